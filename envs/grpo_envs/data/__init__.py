@@ -1,0 +1,1 @@
+"""Small real data, with its licence beside it."""

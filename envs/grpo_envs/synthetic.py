@@ -1,0 +1,179 @@
+"""Synthetic matching problems for GRPO-VLM: without end, of known difficulty, stored nowhere.
+
+Everything about problem p is computed from p by a counter-based hash, splitmix64 (Steele, Lea and
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): draw number c of a problem is
+``mix(mix(p) + c * golden)``. So a problem is the same in every batch, view and process.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_envs.task import MAX_ID, IntArray, Split
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, splitmix64's step
+EVALUATION = 2000  # problems in validation, and in test
+UInt64Array = NDArray[np.uint64]
+
+
+class SyntheticSource:
+    """Which of ``n_choices`` candidate concepts does a noisy query show?
+
+    There are k = ``embed_dim // (n_choices + 1)`` orthonormal concepts in k dimensions. A problem
+    has ``n_choices`` different ones as candidates and one of these as the right one. The
+    observation is the query, ``embed_dim - n_choices * k`` coordinates: R times the right concept
+    plus independent noise of standard deviation ``difficulty``, with one orthonormal map R for all
+    problems; then the candidates, k coordinates each. The agent has to learn R.
+
+    Raises:
+        ValueError: where an option is out of its range, or too few dimensions are left for
+            ``n_choices`` different concepts.
+    """
+
+    name = "synthetic"
+    n_ids = MAX_ID
+
+    def __init__(self, difficulty: float, n_choices: int, embed_dim: int) -> None:
+        if not 0 <= difficulty < math.inf:
+            raise ValueError(f"difficulty={difficulty}: expected a finite number, at least 0")
+        if n_choices < 2:
+            raise ValueError(f"n_choices={n_choices}: expected at least 2")
+        if embed_dim < n_choices * (n_choices + 1):
+            raise ValueError(
+                f"embed_dim={embed_dim} is too small for n_choices={n_choices}: {n_choices} "
+                f"different concepts need at least {n_choices * (n_choices + 1)} dimensions"
+            )
+        self.difficulty, self.n_choices, self.embed_dim = float(difficulty), n_choices, embed_dim
+        self.k = embed_dim // (n_choices + 1)
+        self.query_dim = embed_dim - n_choices * self.k
+        # draws: the right place, the candidates, then noise, of which one draw makes two
+        self._counters = counters(1 + n_choices + (self.query_dim + 1) // 2)
+        self._concepts = _orthonormal(self.k, self.k, seed=0).astype(np.float32)
+        rotation = _orthonormal(self.query_dim, self.k, seed=1)
+        # R c for every concept c, looked up: a matrix product rounds differently with its batch
+        self._queries = (self._concepts @ rotation.T).astype(np.float32)  # (k, query_dim)
+        # the largest normal of ``normals`` is below 6, and a coordinate of a unit vector at most 1
+        self.bound = 1.0 + 6.0 * self.difficulty
+
+    @property
+    def bayes_accuracy(self) -> float:
+        """Success rate of the best policy: the integral of phi(x) Phi(x + 1/sigma)^(n - 1) dx.
+
+        The scores of the candidates, R' query . c_j, are independent normals of deviation sigma;
+        the right one's mean is 1 and the others' 0. The best policy takes the largest. The sum
+        below is the trapezoid rule, exact to rounding for so smooth a peak.
+        """
+        if self.difficulty == 0:
+            return 1.0
+        x = np.linspace(-9, 9, 721)
+        shift = 1 / self.difficulty
+        below = np.array([0.5 * math.erfc(-(t + shift) / math.sqrt(2)) for t in x])
+        density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+        return float(np.sum(density * below ** (self.n_choices - 1)) * (x[1] - x[0]))
+
+    # -- splits -----------------------------------------------------------------------------------
+
+    def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
+        low, high = {
+            "validation": (0, EVALUATION),
+            "test": (EVALUATION, 2 * EVALUATION),
+            "train": (2 * EVALUATION, MAX_ID),
+        }[split]
+        return rng.integers(low, high, size=n)
+
+    def problem_ids(self, split: Split) -> IntArray:
+        """2,000 ids: all of validation or test; of the endless training split the first ones."""
+        first = {"validation": 0, "test": EVALUATION, "train": 2 * EVALUATION}[split]
+        return np.arange(first, first + EVALUATION)
+
+    def split_of(self, ids: IntArray) -> NDArray[np.str_]:
+        names = np.array(["validation", "test", "train"])
+        return names[np.minimum(ids // EVALUATION, 2)]
+
+    # -- problems ---------------------------------------------------------------------------------
+
+    def place(self, ids: IntArray) -> IntArray:
+        """Where the right candidate stands, (n,), uniform over the places."""
+        return below(draws(ids, self._counters[:1]), self.n_choices)[:, 0]
+
+    def candidates(self, ids: IntArray) -> IntArray:
+        """The concepts in the order of their places, (n, n_choices), different in a row."""
+        return self._without_repeats(draws(ids, self._counters[1 : 1 + self.n_choices]))
+
+    def _without_repeats(self, bits: UInt64Array) -> IntArray:
+        """Place j draws a rank among the concepts that places 0..j-1 have left over."""
+        chosen = below(bits, self.k - np.arange(self.n_choices))
+        for j in range(1, self.n_choices):
+            for taken in np.sort(chosen[:, :j], axis=1).T:
+                chosen[:, j] += chosen[:, j] >= taken
+        return chosen
+
+    def observe(self, ids: IntArray) -> NDArray[np.float32]:
+        """Query, then candidates: (n, embed_dim)."""
+        n, choices = len(ids), self.n_choices
+        bits = draws(ids, self._counters)
+        place = below(bits[:, 0], choices)
+        candidates = self._without_repeats(bits[:, 1 : 1 + choices])
+        observations = np.empty((n, self.embed_dim), dtype=np.float32)
+        query, blocks = observations[:, : self.query_dim], observations[:, self.query_dim :]
+        query[:] = self._queries[candidates[np.arange(n), place]]
+        if self.difficulty:
+            noise = normals(bits[:, 1 + choices :])[:, : self.query_dim]
+            query += np.float32(self.difficulty) * noise
+        blocks[:] = self._concepts[candidates].reshape(n, -1)
+        return observations
+
+    def question(self, problem: int) -> str:
+        return "which concept is in the image?"
+
+    def answers(self, problem: int) -> list[str]:
+        return [f"concept {c}" for c in self.candidates(np.array([problem]))[0]]
+
+    def picture(self, problem: int) -> None:
+        """There is none: the query is a bare vector."""
+
+
+def _mix(z: UInt64Array) -> UInt64Array:
+    """splitmix64's output function: one to one on 64-bit integers, all bits well mixed."""
+    z = z + np.uint64(GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def counters(n: int) -> UInt64Array:
+    """What tells the first n draws of a problem apart, (n,)."""
+    return np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN)
+
+
+def draws(ids: IntArray, counters: UInt64Array) -> UInt64Array:
+    """64 random bits for each problem (n,) and counter (c,): (n, c)."""
+    return _mix(_mix(ids.view(np.uint64))[:, None] + counters)
+
+
+def below(bits: UInt64Array, m: int | IntArray) -> IntArray:
+    """Each draw as an integer in [0, m), uniform up to a bias below m / 2**32."""
+    return (((bits >> np.uint64(32)) * np.asarray(m, dtype=np.uint64)) >> np.uint64(32)).astype(
+        np.int64
+    )
+
+
+def normals(bits: UInt64Array) -> NDArray[np.float32]:
+    """Independent standard normals (n, 2 c) from draws (n, c), two from each (Box and Muller).
+
+    The radius comes from 24 bits, so no value exceeds sqrt(48 ln 2) = 5.77.
+    """
+    uniform = ((bits >> np.uint64(40)).astype(np.float32) + 1) * np.float32(2**-24)  # (0, 1]
+    turn = (bits & np.uint64(0xFFFFFF)).astype(np.float32) * np.float32(2 * math.pi / 2**24)
+    radius = np.sqrt(-2 * np.log(uniform))
+    return np.concatenate([radius * np.cos(turn), radius * np.sin(turn)], axis=1)
+
+
+def _orthonormal(rows: int, columns: int, seed: int) -> NDArray[np.float64]:
+    """A fixed (rows, columns) matrix with orthonormal columns, rows >= columns."""
+    bits = draws(np.arange(rows) + (seed << 32), counters((columns + 1) // 2))
+    q, r = np.linalg.qr(normals(bits)[:, :columns].astype(np.float64))
+    return q * np.sign(np.diag(r))  # with this sign the factorisation is unique
