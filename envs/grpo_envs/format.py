@@ -1,0 +1,177 @@
+"""GRPO-Format-v0: arithmetic, answered as <reasoning> .. </reasoning><answer> .. </answer>."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from grpo_envs.scalar import TaskEnv
+from grpo_envs.scoring import TAGS, Verdict, judge
+from grpo_envs.task import BoolArray, FloatArray, IntArray, Outcome
+from grpo_envs.token_judge import TokenJudge, structure_judge
+from grpo_envs.tokens import TokenTask
+from grpo_envs.vector import TaskVectorEnv
+from grpo_envs.vocabulary import PAD, TOKEN_ID
+
+_SLACK = 3  # tokens beyond the longest demonstration, so that a small detour can still end right
+_TAG_IDS = np.array([TOKEN_ID[tag] for tag in TAGS])
+
+
+class FormatTask(TokenTask):
+    """The value stands in the answer block. The page is that of ``FormatEnv``."""
+
+    title = "Format"
+    judge: ClassVar[TokenJudge] = structure_judge()
+    component_names = ("accuracy", "format")
+
+    def __init__(
+        self,
+        preset: str | None = "easy",
+        operators: str | Sequence[str] | None = None,
+        digits: int | None = None,
+        chain: int | None = None,
+        max_tokens: int | None = None,
+        format_weight: float = 0.5,
+    ) -> None:
+        if not (math.isfinite(format_weight) and format_weight >= 0):
+            raise ValueError(f"format_weight={format_weight}: expected a number of at least 0")
+        super().__init__(preset, operators, digits, chain, max_tokens)
+        self.format_weight = float(format_weight)
+        self.oracle_score = 1.0 + self.format_weight
+
+    def prompts(self, ids: IntArray) -> list[str]:
+        return [
+            f"What is {text}? Think inside <reasoning> and </reasoning>, then give only the number "
+            "inside <answer> and </answer>."
+            for text in self.expressions(ids)
+        ]
+
+    def _completion_lengths(self) -> tuple[int, int]:
+        # Four tags, one of them perhaps doubled, and EOS.
+        longest = 4 + self.expression_tokens + self.answer_tokens + 1 + 1
+        return longest, longest + _SLACK
+
+    def _pay(self, accuracy: FloatArray, formed: FloatArray, terminated: BoolArray) -> Outcome:
+        reward = accuracy + self.format_weight * formed
+        components = {"accuracy": accuracy, "format": formed}
+        return Outcome(reward, terminated, accuracy * formed, components)
+
+    def _judge_text(self, completion: str, answer: str) -> Verdict:
+        return judge(completion, answer)
+
+    def _completion_slots(
+        self, expression: IntArray, value: IntArray, rng: np.random.Generator, noise: float
+    ) -> IntArray:
+        n = len(value)
+        tags = np.full((n, 4, 2), PAD)
+        tags[:, :, 0] = _TAG_IDS
+        broken = (rng.random(n) < noise).nonzero()[0]
+        which, twice = rng.integers(4, size=n)[broken], (rng.random(n) < 0.5)[broken]
+        tags[broken, which, 0] = np.where(twice, _TAG_IDS[which], PAD)
+        tags[broken, which, 1] = tags[broken, which, 0]
+        parts = (tags[:, 0], expression, tags[:, 1], tags[:, 2], value, tags[:, 3])
+        return np.concatenate(parts, axis=1)
+
+    def _verdict_line(self, accuracy: float, formed: float, answer: str) -> str:
+        value, shape = "right" if accuracy else "wrong", "well" if formed else "not well"
+        success = "right" if accuracy and formed else "wrong"
+        return f"{success}: {value} value, {shape} formed; the answer is {answer}"
+
+
+class FormatEnv(TaskEnv):
+    """
+    ## Description
+
+    The problems of `GRPO-Arithmetic-v0`, answered in a given structure:
+
+    `17+25=` → `<reasoning>17+25</reasoning><answer>42</answer><eos>`
+
+    Two things are judged, each right or wrong, by the same rules for tokens and for text.
+
+    | component | right if |
+    |---|---|
+    | `accuracy` | the one `<answer>` block outside the reasoning equals the exact result |
+    | `format` | the completion is one `<reasoning>` block, then one `<answer>` block, no more |
+
+    For the accuracy there has to be exactly one answer block, and a value in it: an optional sign,
+    then digits; an expression is none. What a reasoning block holds is not judged; one that is
+    never closed hides all that follows. For the format there has to be something in either block,
+    and no tag may be nested or repeated.
+
+    ## Action Space
+
+    `Discrete(24)`: the next token, of the vocabulary of `GRPO-Arithmetic-v0`; the tags are tokens.
+
+    | action | token |
+    |---|---|
+    | 0 to 19 | `<pad>`, `<eos>`, digits, `-` `+` `*` `//` `mod` `(` `)` `=` |
+    | 20, 21 | `<reasoning>` `</reasoning>` |
+    | 22, 23 | `<answer>` `</answer>` |
+
+    `action_masks()` says which tokens can still lead to a well-formed completion with a value in
+    its answer, within the tokens that are left.
+
+    ## Observation Space
+
+    As for `GRPO-Arithmetic-v0`.
+
+    | key | space | meaning |
+    |---|---|---|
+    | `tokens` | `Box(0, 23, (L,), int64)` | the prompt, then at once the completion, then `<pad>` |
+    | `position` | `Box(0, L, (1,), int64)` | how many tokens there are |
+    | `mask` | `MultiBinary(L)` | 1 where a token is |
+
+    ## Rewards
+
+    | event | reward |
+    |---|---|
+    | the episode ends | accuracy + `format_weight` * format |
+    | before the end | 0 |
+
+    `info` carries `problem_id`, `is_success`, `accuracy` and `format` at every step. A success is
+    an answer that is right *and* well formed. The best possible score is 1 + `format_weight`.
+
+    ## Starting State
+
+    A problem of the split: operators and operands are uniform. `reset(options={"problem_id": k})`
+    starts problem k; ids and splits are those of `GRPO-Arithmetic-v0`.
+
+    ## Episode End
+
+    | event | |
+    |---|---|
+    | `<eos>` is written | terminated |
+    | `max_tokens` tokens have been written | terminated; what stands there is judged |
+
+    ## Arguments
+
+    | argument | default | |
+    |---|---|---|
+    | `preset`, `operators`, `digits`, `chain` | `"easy"` | as for `GRPO-Arithmetic-v0` |
+    | `max_tokens` | room for the problem restated, and 3 more | longest completion |
+    | `format_weight` | 0.5 | what the format is worth, beside 1 for accuracy; at least 0 |
+    | `split` | `"train"` | `"train"`, `"validation"` or `"test"` |
+    | `render_mode` | None | `"ansi"` (text) or `"rgb_array"` (a card) |
+
+    ## Vectorized environment
+
+    `gymnasium.make_vec("GRPO-Format-v0", num_envs=1024)` is `FormatVectorEnv`: no loop over
+    sub-environments.
+
+    ## Version History
+
+    | version | |
+    |---|---|
+    | v0 | first release |
+    """
+
+    task_class = FormatTask
+
+
+class FormatVectorEnv(TaskVectorEnv):
+    """The page is that of ``FormatEnv``; arguments of the vector view: ``TaskVectorEnv``."""
+
+    task_class = FormatTask

@@ -1,0 +1,220 @@
+"""Judging an answer: one automaton for the structure, exact comparison for the value.
+
+The rules, in words:
+
+- *format* is right if the whole completion, white space around and between aside, is one
+  ``<reasoning>`` block with something in it and then one ``<answer>`` block with something in it,
+  in lower case, no tag nested or repeated.
+- *accuracy* looks at the single answer block outside the reasoning: from ``<answer>`` to the next
+  ``</answer>``. With none, or more than one, it is wrong. What a reasoning block holds is ignored;
+  one that is never closed hides all that follows; an ``<answer>`` that is never closed is no block.
+- a *value* is an optional sign (``+``, ``-`` or the typographic minus), ASCII digits, thousands
+  separators only where they belong, an optional decimal part; or a fraction in lowest terms with a
+  denominator above 1. White space around it is ignored. Values are compared exactly.
+
+No completion, however long or odd, raises an error or takes more than linear time: values are
+compared as strings in a canonical form (Python's ``int`` is quadratic, and refuses 4,301 digits).
+
+``STRUCTURE`` is the automaton: ``next_state = STRUCTURE[state, symbol]``. Text is split at its tags
+and goes through it one piece at a time (``judge``); tokens index it for a whole batch at once
+(``token_judge.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_envs.task import BoolArray, IntArray
+
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+_TAG = re.compile("(" + "|".join(TAGS) + ")")
+
+
+class Symbol(IntEnum):
+    """What a piece of a completion is to the automaton; the tags in the order of ``TAGS``."""
+
+    OPEN_REASONING = 0
+    CLOSE_REASONING = 1
+    OPEN_ANSWER = 2
+    CLOSE_ANSWER = 3
+    SPACE = 4
+    OTHER = 5
+
+
+class Verdict(NamedTuple):
+    """Each 0.0 or 1.0."""
+
+    accuracy: float
+    format: float
+
+
+# -- structure: format (8) x region (3) x number of answer blocks (0, 1, 2 or more) ---------------
+
+# How far a well-formed completion has got. What is in no row leads to BROKEN, for good.
+BEFORE, BLANK_REASONING, REASONING, BETWEEN, BLANK_ANSWER, ANSWER, DONE, BROKEN = range(8)
+_FORMAT: dict[int, dict[Symbol, int]] = {
+    BEFORE: {Symbol.SPACE: BEFORE, Symbol.OPEN_REASONING: BLANK_REASONING},
+    BLANK_REASONING: {Symbol.SPACE: BLANK_REASONING, Symbol.OTHER: REASONING},
+    REASONING: {
+        Symbol.SPACE: REASONING,
+        Symbol.OTHER: REASONING,
+        Symbol.CLOSE_REASONING: BETWEEN,
+    },
+    BETWEEN: {Symbol.SPACE: BETWEEN, Symbol.OPEN_ANSWER: BLANK_ANSWER},
+    BLANK_ANSWER: {Symbol.SPACE: BLANK_ANSWER, Symbol.OTHER: ANSWER},
+    ANSWER: {Symbol.SPACE: ANSWER, Symbol.OTHER: ANSWER, Symbol.CLOSE_ANSWER: DONE},
+    DONE: {Symbol.SPACE: DONE},
+    BROKEN: {},
+}
+
+# Where we are, however broken the format. What is in no row changes nothing.
+OUTSIDE, IN_REASONING, IN_ANSWER = range(3)
+_REGION: dict[int, dict[Symbol, int]] = {
+    OUTSIDE: {Symbol.OPEN_REASONING: IN_REASONING, Symbol.OPEN_ANSWER: IN_ANSWER},
+    IN_REASONING: {Symbol.CLOSE_REASONING: OUTSIDE},
+    IN_ANSWER: {Symbol.CLOSE_ANSWER: OUTSIDE},
+}
+
+N_STATES = 8 * 3 * 3
+START = 0  # BEFORE, OUTSIDE, no block
+
+
+def _transition(state: int, symbol: Symbol) -> int:
+    shape, region, blocks = state // 9, state // 3 % 3, state % 3
+    closes = region == IN_ANSWER and symbol is Symbol.CLOSE_ANSWER
+    shape = _FORMAT[shape].get(symbol, BROKEN)
+    region = _REGION[region].get(symbol, region)
+    return shape * 9 + region * 3 + min(blocks + closes, 2)
+
+
+STRUCTURE: IntArray = np.array(
+    [[_transition(state, symbol) for symbol in Symbol] for state in range(N_STATES)]
+)  # (state, symbol)
+_states = np.arange(N_STATES)
+WELL_FORMED: BoolArray = _states // 9 == DONE  # (state,)
+ONE_ANSWER: BoolArray = _states % 3 == 1
+READS_ANSWER: BoolArray = (_states // 3 % 3 == IN_ANSWER) & (_states % 3 == 0)
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+class Value(NamedTuple):
+    """A number in canonical form: two values are equal exactly if their forms are.
+
+    ``sign`` is "-" or "" (zero has none); ``whole`` has no leading zeros ("" below 1) and ``rest``,
+    the decimal part, no trailing ones. A fraction has its denominator in ``over``, else "".
+    """
+
+    sign: str
+    whole: str
+    rest: str = ""
+    over: str = ""
+
+
+def parse_value(text: str) -> Value | None:
+    """The value that ``text`` is as a whole, or None. Fractions are taken as they stand."""
+    text = text.strip()
+    sign = "-" if text[:1] in ("-", "−") else ""
+    if text[:1] in ("+", "-", "−"):
+        text = text[1:]
+    whole, slash, over = text.partition("/")
+    if slash:
+        if not (_is_digits(whole) and _is_digits(over)):
+            return None
+        whole, over = whole.lstrip("0"), over.lstrip("0")
+        return Value(sign if whole else "", whole, over=over) if over else None
+    whole, point, rest = text.partition(".")
+    if "," in whole:
+        first, *others = whole.split(",")
+        if not 1 <= len(first) <= 3 or first[0] == "0" or any(len(part) != 3 for part in others):
+            return None
+        whole = "".join((first, *others))
+    if not _is_digits(whole) or (point and not _is_digits(rest)):
+        return None
+    whole, rest = whole.lstrip("0"), rest.rstrip("0")
+    return Value(sign if whole or rest else "", whole, rest)
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+MAX_RATIONAL = 500  # characters of a decimal or fraction: reducing it takes long integers
+
+
+@lru_cache(maxsize=4096)
+def right_values(answer: str) -> tuple[Value, ...]:
+    """Every canonical form that is equal to the exact ``answer``: the decimal one if it ends, and
+    the fraction in lowest terms if its denominator is above 1.
+
+    Raises:
+        ValueError: the answer is no value, or too long a decimal or fraction to be reduced.
+    """
+    value = parse_value(answer)
+    if value is None:
+        raise ValueError(f"answer={answer[:60]!r}: expected a number such as '-8', '0.5' or '7/3'")
+    if not (value.rest or value.over):
+        return (value,)
+    if len(answer) > MAX_RATIONAL:
+        raise ValueError(
+            f"an answer of {len(answer)} characters that is no whole number: "
+            f"expected at most {MAX_RATIONAL}"
+        )
+    p = int((value.whole + value.rest) or "0")
+    q = int(value.over or "1") * 10 ** len(value.rest)
+    p, q = p // math.gcd(p, q), q // math.gcd(p, q)
+    forms = [] if q == 1 else [Value(value.sign, str(p), over=str(q))]
+    places = _decimal_places(q)
+    if places is not None:
+        whole, rest = divmod(p * 10**places // q, 10**places)
+        decimals = str(rest).zfill(places) if places else ""
+        forms.append(Value(value.sign, str(whole).lstrip("0"), decimals))
+    return tuple(forms)
+
+
+def _decimal_places(q: int) -> int | None:
+    """How many decimals p / q has (p and q coprime); None if they never end."""
+    powers = []
+    for prime in (2, 5):
+        power = 0
+        while q % prime == 0:
+            q, power = q // prime, power + 1
+        powers.append(power)
+    return max(powers) if q == 1 else None
+
+
+def value_equals(text: str, answer: str) -> bool:
+    """Whether ``text`` as a whole is a value equal to the exact ``answer``."""
+    return parse_value(text) in right_values(answer)
+
+
+# -- completions ----------------------------------------------------------------------------------
+
+
+def judge(completion: str, answer: str) -> Verdict:
+    """Judge a completion of the form ``<reasoning>..</reasoning><answer>..</answer>``.
+
+    Args:
+        completion: any text at all.
+        answer: the exact value, such as "42", "-8", "0.5" or "7/3".
+    """
+    state, content = START, []
+    for i, piece in enumerate(_TAG.split(completion)):
+        if i % 2 == 1:
+            symbol = Symbol(TAGS.index(piece))
+        elif piece:
+            symbol = Symbol.SPACE if piece.isspace() else Symbol.OTHER
+        else:
+            continue
+        if READS_ANSWER[state] and symbol is not Symbol.CLOSE_ANSWER:
+            content.append(piece)
+        state = int(STRUCTURE[state, symbol])
+    right = bool(ONE_ANSWER[state]) and value_equals("".join(content), answer)
+    return Verdict(float(right), float(WELL_FORMED[state]))
