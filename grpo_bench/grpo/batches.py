@@ -1,0 +1,82 @@
+"""Cut a rollout into minibatches of whole groups, with every weight of the loss fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpo_bench.grpo.objectives import Aggregation, aggregation_weights
+from grpo_bench.grpo.rollout import Rollout, TensorObs
+
+
+@dataclass
+class Minibatch:
+    """n episodes padded to T actions, of which m are real; the network sees u observations."""
+
+    observations: TensorObs  # (u, ...)
+    rows: Tensor  # (m,) observation of each action
+    actions: Tensor  # (m, *action shape)
+    old_logp: Tensor  # (n, T)
+    advantages: Tensor  # (n,)
+    mask: Tensor  # (n, T)
+    weights: Tensor  # (n, T) aggregation weights of this optimiser step
+    token_weights: Tensor  # (m,) the same, of the real actions only
+    ref_params: Tensor | None  # (u, n_params)
+
+    def padded(self, values: Tensor) -> Tensor:
+        """Values of the real actions (m,) at their places in (n, T), 0 elsewhere."""
+        if values.numel() == self.mask.numel():
+            return values.view(self.mask.shape)
+        return values.new_zeros(self.mask.shape).masked_scatter(self.mask, values)
+
+
+def minibatches(
+    rollout: Rollout,
+    advantages: Tensor,
+    ref_params: Tensor | None,
+    groups_per_batch: int,
+    aggregation: Aggregation,
+    max_len: int | None,
+) -> Iterator[Minibatch]:
+    """One pass over the rollout in random order.
+
+    Args:
+        advantages: (n_problems, group_size).
+        ref_params: (M, n_params) of each observation of the rollout, or None.
+        groups_per_batch: divides n_problems.
+    """
+    n_problems, group_size = advantages.shape
+    device = advantages.device
+    members = torch.arange(group_size, device=device)
+    whole = groups_per_batch == n_problems
+    order = torch.arange(n_problems) if whole else torch.randperm(n_problems)
+    for chosen in order.to(device).split(groups_per_batch):
+        episodes = (chosen[:, None] * group_size + members).flatten()  # (n,)
+        mask = rollout.mask[episodes]
+        rows, actions = rollout.rows[episodes][mask], rollout.actions[episodes][mask]
+        observations, params = rollout.observations, ref_params
+        if not whole:  # only the observations that these episodes met, each once
+            used, rows = torch.unique(rows, return_inverse=True)
+            observations = _take(observations, used)
+            params = None if params is None else params[used]
+        weights = aggregation_weights(mask, aggregation, max_len)
+        yield Minibatch(
+            observations=observations,
+            rows=rows,
+            actions=actions,
+            old_logp=rollout.old_logp[episodes],
+            advantages=advantages.flatten()[episodes],
+            mask=mask,
+            weights=weights,
+            token_weights=weights[mask],
+            ref_params=params,
+        )
+
+
+def _take(observations: TensorObs, index: Tensor) -> TensorObs:
+    if isinstance(observations, dict):
+        return {name: values[index] for name, values in observations.items()}
+    return observations[index]

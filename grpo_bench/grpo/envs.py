@@ -1,0 +1,67 @@
+"""Environments for groups: make one from an id, and see that groups fit on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode, VectorEnv
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv
+
+from grpo_envs.vector import TaskVectorEnv
+
+GROUPS_BY_DEFAULT = 32
+
+
+def make_env(
+    env_id: str, group_size: int, n_problems: int | None
+) -> VecEnv | VectorEnv[Any, Any, Any]:
+    """The best home for groups of this environment: all of an iteration's episodes side by side
+    where it is one of ours, else one sub-environment for each member of a group."""
+    spec = gym.spec(env_id)
+    if spec.vector_entry_point is not None:
+        entry_point = spec.vector_entry_point
+        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+        if isinstance(creator, type) and issubclass(creator, TaskVectorEnv):
+            num_envs = group_size * (n_problems or GROUPS_BY_DEFAULT)
+            return gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.DISABLED)
+    return make_vec_env(env_id, n_envs=group_size)
+
+
+def check_layout(n_envs: int, group_size: int, n_problems: int, batch_size: int | None) -> None:
+    """Raises ValueError, with the numbers that would do, where groups do not fit.
+
+    ``n_envs`` sub-environments play waves of ``n_envs`` episodes: a wave holds whole groups, or a
+    group takes whole waves, and the waves come out even. A minibatch holds whole groups.
+    """
+    if n_envs % group_size and group_size % n_envs:
+        sizes = [g for g in range(2, max(64, n_envs) + 1) if n_envs % g == 0 or g % n_envs == 0]
+        counts = [
+            e for e in range(1, 4 * group_size + 1) if e % group_size == 0 or group_size % e == 0
+        ]
+        raise ValueError(
+            f"group_size={group_size} on {n_envs} sub-environments: one must divide the other. "
+            f"With {n_envs} sub-environments: group_size of {_listed(sizes)}; with "
+            f"group_size={group_size}: {_listed(counts)} sub-environments"
+        )
+    together = max(1, n_envs // group_size)
+    if n_problems % together:
+        raise ValueError(
+            f"n_problems={n_problems}: {n_envs} sub-environments play {together} groups of "
+            f"{group_size} at a time, so expected a multiple of {together}"
+        )
+    episodes = n_problems * group_size
+    if batch_size is not None and (batch_size % group_size or episodes % batch_size):
+        sizes = [g * group_size for g in range(1, n_problems + 1) if n_problems % g == 0]
+        raise ValueError(
+            f"batch_size={batch_size}: expected whole groups of {group_size} that divide the "
+            f"{episodes} episodes of an iteration: {_listed(sizes)}"
+        )
+
+
+def _listed(numbers: list[int]) -> str:
+    if len(numbers) > 12:
+        return f"{', '.join(map(str, numbers[:12]))}, ..."
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,257 @@
+"""Collect groups of rollouts: play every member to its end, keep what the update needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.utils import obs_as_tensor
+from torch import Tensor
+
+from grpo_bench.grpo.groups import GroupSource
+from grpo_bench.grpo.policies import ActorPolicy
+
+TensorObs = Tensor | dict[str, Tensor]
+
+
+@dataclass
+class Rollout:
+    """N = n_problems * group_size episodes in group order, padded to T actions.
+
+    Observations are kept once: ``rows`` says which one each action was taken in. The members of
+    a group share their first observation, so a one-step task stores, and sends through the
+    network, one observation per problem instead of one per rollout.
+    """
+
+    observations: TensorObs  # (M, ...) distinct observations
+    rows: Tensor  # (N, T) long, index into observations; 0 outside the mask
+    actions: Tensor  # (N, T, *action shape)
+    old_logp: Tensor  # (N, T) log-probability at sampling
+    rewards: Tensor  # (N, T)
+    mask: Tensor  # (N, T) bool, true where an action was taken
+    success: (
+        np.ndarray
+    )  # (N,) as the environment says at the end of each episode; NaN if it does not
+    starts: np.ndarray  # (n_problems,) problem ids or seeds
+    group_size: int
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.mask.sum(dim=1)
+
+    @property
+    def returns(self) -> Tensor:
+        """Undiscounted sum of rewards of each group's members, (n_problems, group_size)."""
+        return self.rewards.sum(dim=1).view(-1, self.group_size)
+
+
+# Told after each vector step: how many transitions it made, and the locals for SB3's callbacks.
+# False stops the collection.
+OnStep = Callable[[int, dict[str, Any]], bool]
+
+
+def collect_groups(
+    source: GroupSource,
+    policy: ActorPolicy,
+    n_problems: int,
+    group_size: int,
+    on_step: OnStep,
+) -> Rollout | None:
+    """Play ``group_size`` episodes of each of ``n_problems`` problems; None if stopped.
+
+    Episode e belongs to group e // group_size. With E sub-environments they are played in waves
+    of E; either a wave holds whole groups, or a group takes whole waves.
+
+    Raises:
+        ValueError: members of a group whose first observations differ, unless the source's kind
+            is ``mixed_start``.
+    """
+    starts = source.draw(n_problems)
+    episodes = np.arange(n_problems * group_size)
+    recorder = Recorder(policy.device, group_size, share_first=source.kind != "mixed_start")
+    for first in range(0, len(episodes), source.n_envs):
+        wave = episodes[first : first + source.n_envs]
+        if not _play_wave(source, policy, starts[wave // group_size], wave, recorder, on_step):
+            return None
+    return recorder.finish(starts)
+
+
+def _play_wave(
+    source: GroupSource,
+    policy: ActorPolicy,
+    starts: np.ndarray,
+    wave: np.ndarray,
+    recorder: Recorder,
+    on_step: OnStep,
+) -> bool:
+    """One episode in each sub-environment, until the last has ended; those that ended wait."""
+    space = policy.action_space
+    obs = source.reset(starts)
+    sent = np.zeros((source.n_envs, *(space.shape or ())), dtype=space.dtype)
+    active = np.arange(source.n_envs)
+    first = True
+    while len(active):
+        seen, rows = recorder.first(obs, wave, starts) if first else recorder.next(obs, active)
+        with torch.no_grad():
+            params = policy(obs_as_tensor(seen, policy.device))
+            if first:  # members of a group share a row: spread its parameters over them
+                params = params[torch.as_tensor(rows.local, device=policy.device)]
+            distribution = policy.distribution(params)
+            actions = distribution.get_actions()
+            logp = distribution.log_prob(actions)
+        sent[active] = to_env(actions, space)
+        step = source.step(sent)
+        recorder.add(wave[active], rows.index, actions, logp, step.rewards[active])
+        dones = step.dones[active]
+        recorder.end(wave[active[dones]], step.success[active[dones]])
+        told = {"obs": step.obs, "rewards": step.rewards, "dones": step.dones, "active": active}
+        if not on_step(len(active), told):
+            return False
+        active, obs, first = active[~dones], step.obs, False
+    return True
+
+
+def to_env(actions: Tensor, space: spaces.Space[Any]) -> np.ndarray:
+    """Sampled actions as the environment takes them; a Gaussian's are clipped into the Box."""
+    array = actions.cpu().numpy().reshape(-1, *(space.shape or ()))
+    if isinstance(space, spaces.Box):
+        return np.clip(array, space.low, space.high)
+    return array
+
+
+@dataclass
+class Rows:
+    index: np.ndarray  # (n,) row in the rollout's observations
+    local: np.ndarray  # (n,) row in the batch that goes through the network now
+
+
+@dataclass
+class Recorder:
+    """Gathers the steps of all waves, then pads them into one Rollout."""
+
+    device: torch.device
+    group_size: int
+    share_first: bool
+    n_rows: int = 0
+    observations: list[Any] = field(default_factory=list)  # distinct, in order of their row
+    steps: list[tuple[np.ndarray, np.ndarray, Tensor, Tensor, np.ndarray]] = field(
+        default_factory=list
+    )
+    ends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    leader: tuple[int, int, Any] | None = None  # group, row and first observation of the last group
+
+    def first(self, obs: Any, wave: np.ndarray, starts: np.ndarray) -> tuple[Any, Rows]:
+        """Rows for the first observations of a wave: one per group, or one per episode."""
+        if not self.share_first:
+            return self.next(obs, np.arange(len(wave)))
+        group = wave // self.group_size
+        local = group - group[0]
+        leaders = _take(obs, np.searchsorted(group, np.arange(group[0], group[-1] + 1)))
+        if self.leader is not None and self.leader[0] == group[0]:
+            row, leaders = self.leader[1], self.leader[2]  # this wave goes on with that group
+        else:
+            row = self._store(leaders)
+        self._check_alike(obs, leaders, local, starts)
+        self.leader = (int(group[-1]), row + int(local[-1]), _take(leaders, [int(local[-1])]))
+        return leaders, Rows(row + local, local)
+
+    def next(self, obs: Any, active: np.ndarray) -> tuple[Any, Rows]:
+        """Rows for the observations of the episodes that go on."""
+        seen = _take(obs, active)
+        local = np.arange(len(active))
+        return seen, Rows(self._store(seen) + local, local)
+
+    def add(
+        self,
+        episodes: np.ndarray,
+        rows: np.ndarray,
+        actions: Tensor,
+        logp: Tensor,
+        rewards: np.ndarray,
+    ) -> None:
+        self.steps.append((episodes, rows, actions, logp, rewards))
+
+    def end(self, episodes: np.ndarray, success: np.ndarray) -> None:
+        self.ends.append((episodes, success))
+
+    def finish(self, starts: np.ndarray) -> Rollout:
+        """Scatter the steps into (N, T) tensors."""
+        n = len(starts) * self.group_size
+        episodes = np.concatenate([step[0] for step in self.steps])
+        times = occurrence(episodes)
+        t_max = int(times.max()) + 1
+        at = (
+            torch.as_tensor(episodes, device=self.device),
+            torch.as_tensor(times, device=self.device),
+        )
+
+        def scatter(values: Tensor) -> Tensor:
+            padded = values.new_zeros((n, t_max, *values.shape[1:]))
+            padded[at] = values.to(self.device)
+            return padded
+
+        rewards = np.concatenate([step[4] for step in self.steps]).astype(np.float32)
+        rows = np.concatenate([step[1] for step in self.steps])
+        success = np.full(n, np.nan)
+        for ended, value in self.ends:
+            success[ended] = value
+        return Rollout(
+            observations=obs_as_tensor(_concatenate(self.observations), self.device),
+            rows=scatter(torch.as_tensor(rows)),
+            actions=scatter(torch.cat([step[2] for step in self.steps])),
+            old_logp=scatter(torch.cat([step[3] for step in self.steps])),
+            rewards=scatter(torch.as_tensor(rewards)),
+            mask=scatter(torch.ones(len(episodes), dtype=torch.bool)),
+            success=success,
+            starts=starts,
+            group_size=self.group_size,
+        )
+
+    def _store(self, obs: Any) -> int:
+        self.observations.append(obs)
+        row, n = self.n_rows, len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        self.n_rows += n
+        return row
+
+    def _check_alike(self, obs: Any, leaders: Any, local: np.ndarray, starts: np.ndarray) -> None:
+        parts = obs if isinstance(obs, dict) else {"observation": obs}
+        firsts = leaders if isinstance(leaders, dict) else {"observation": leaders}
+        for name, values in parts.items():
+            differs = values != firsts[name][local]
+            if differs.any():
+                slot = int(np.argwhere(differs)[0, 0])
+                raise ValueError(
+                    f"members of the group of start {starts[slot]} begin with different "
+                    f"observations (in {name!r}, sub-environment {slot}): a group is G rollouts "
+                    "of one problem. Make reset() depend on its seed or problem_id alone, or pass "
+                    "mixed_start=True to compare episodes with different starts"
+                )
+
+
+def occurrence(values: np.ndarray) -> np.ndarray:
+    """How often each value has come before, (n,): the time step of each transition."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    counts = np.diff(np.concatenate([begins, [len(values)]]))
+    times = np.empty(len(values), dtype=np.int64)
+    times[order] = np.arange(len(values)) - np.repeat(begins, counts)
+    return times
+
+
+def _take(obs: Any, index: Any) -> Any:
+    if isinstance(obs, dict):
+        return {name: values[index] for name, values in obs.items()}
+    return obs[index]
+
+
+def _concatenate(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], dict):
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return np.concatenate(parts)

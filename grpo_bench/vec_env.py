@@ -1,0 +1,148 @@
+"""A Gymnasium ``VectorEnv`` as a Stable-Baselines3 ``VecEnv``, and seeds that do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+
+class VectorEnvAdapter(VecEnv):
+    """Steps a native vector environment directly: no Python loop over environments, no copies.
+
+    Episodes are restarted the way SB3 expects (the observation of a done environment is the first
+    of the next episode, the last one is ``infos[i]["terminal_observation"]``), and counted the
+    way ``VecMonitor`` does (``infos[i]["episode"]``).
+
+    Raises:
+        ValueError: at the first step, if the environment's autoreset mode is NEXT_STEP, under which
+            SB3 would train on the ignored step after each episode. (GRPO, which starts episodes
+            itself, takes such an environment.)
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        self.env = env
+        self.mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        self._actions: np.ndarray = np.zeros(0)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, dtype=np.int64)
+
+    def reset(self) -> VecEnvObs:
+        obs, infos = self.env.reset(seed=self._pending_seed(), options=self._pending_options())
+        self._reset_seeds()
+        self._reset_options()
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        self.reset_infos = [one_info(infos, i) for i in range(self.num_envs)]
+        return obs
+
+    def step_async(self, actions: np.ndarray) -> None:
+        if self.mode is AutoresetMode.NEXT_STEP:
+            raise ValueError(
+                f"{self.env}: autoreset_mode is NEXT_STEP; make it with autoreset_mode=SAME_STEP "
+                "or DISABLED (for SyncVectorEnv in vector_kwargs)"
+            )
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        obs, rewards, terminated, truncated, infos = self.env.step(self._actions)
+        dones = terminated | truncated
+        self._returns += rewards
+        self._lengths += 1
+        each: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        if dones.any():
+            final_obs, final_info = infos.get("final_obs", obs), infos.get("final_info", infos)
+            for i in dones.nonzero()[0].tolist():
+                each[i] = one_info(final_info, i)
+                each[i]["terminal_observation"] = _pick(final_obs, i)
+                each[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
+                each[i]["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
+            self._returns[dones] = 0.0
+            self._lengths[dones] = 0
+            if self.mode is AutoresetMode.DISABLED:
+                obs, _ = self.env.reset(options={"reset_mask": dones})
+        return obs, rewards.astype(np.float32), dones, each
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self.env, attr_name)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        setattr(self.env.unwrapped, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
+    ) -> list[Any]:
+        """Calls the vector environment's method once. A batch of one result for each
+        sub-environment is taken apart; anything else is every sub-environment's result."""
+        result = getattr(self.env.unwrapped, method_name)(*args, **kwargs)
+        chosen = list(self._get_indices(indices))
+        if isinstance(result, np.ndarray | tuple | list) and len(result) == self.num_envs:
+            return [result[i] for i in chosen]
+        return [result] * len(chosen)
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        return [False] * len(list(self._get_indices(indices)))
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        frames: Any = self.env.render()
+        return [None] * self.num_envs if frames is None else list(frames)
+
+    def _pending_seed(self) -> Any:
+        if self._seeds[0] is None:
+            return None
+        takes_a_list = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        return list(self._seeds) if takes_a_list else self._seeds[0]
+
+    def _pending_options(self) -> dict[str, Any] | None:
+        first = self._options[0]
+        if not first:
+            return None
+        if first.keys() == {"problem_id"} and takes_problem_ids(self.env):
+            return {"problem_id": np.array([options["problem_id"] for options in self._options])}
+        return first
+
+
+def takes_problem_ids(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether ``reset(options={"problem_id": array})`` and ``draw_problems(n)`` work on it."""
+    return hasattr(env.unwrapped, "draw_problems")
+
+
+def one_info(infos: dict[str, Any], i: int) -> dict[str, Any]:
+    """Sub-environment i's info out of Gymnasium's batched one."""
+    return {
+        name: value[i].item() if isinstance(value[i], np.generic) else value[i]
+        for name, value in infos.items()
+        if not name.startswith("_") and isinstance(value, np.ndarray)
+        if infos.get(f"_{name}", np.ones(i + 1, dtype=bool))[i]
+    }
+
+
+def base_vec_env(env: VecEnv) -> VecEnv:
+    """The environment inside all of SB3's wrappers."""
+    while isinstance(env, VecEnvWrapper):
+        env = env.venv
+    return env
+
+
+def seed_sub_environments(env: VecEnv, sequence: np.random.SeedSequence) -> None:
+    """Give each sub-environment a random stream of its own at the next reset.
+
+    ``VecEnv.seed(s)`` gives sub-environment i the seed s + i, so that neighbouring seeds train on
+    mostly the same problems (SB3 #2268).
+    """
+    base = base_vec_env(env)
+    base._seeds = [int(seed) for seed in sequence.generate_state(base.num_envs)]
+
+
+def _pick(batch: Any, i: int) -> Any:
+    if isinstance(batch, dict):
+        return {name: array[i] for name, array in batch.items()}
+    return batch[i]

@@ -1,0 +1,94 @@
+"""Supervised warm-up on noisy demonstrations: the "cold start" of DeepSeek-R1 (2501.12948, 2.3.1).
+
+Where random tokens never earn a reward there is nothing to learn from, so both algorithms start
+from the same briefly pre-trained policy; it is also the reference of the KL. It is made once for
+each (task, network, settings), kept in a cache, and its cost is part of every record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from filelock import FileLock
+from stable_baselines3.common.utils import update_learning_rate
+from torch import Tensor
+
+from grpo_bench.baselines import actor_modules
+from grpo_bench.grpo.policies import MultiInputPolicy
+from grpo_bench.networks import TokenTransformer, policy_kwargs
+from grpo_bench.seeds import stream
+from grpo_envs.tokens import TokenTask
+
+VERSION = 1  # part of the cache's key: raise it when the same settings give other weights
+Progress = Callable[[float], None]
+
+
+def warmed_up(
+    task: TokenTask,
+    env_config: dict[str, Any],
+    cache: Path,
+    progress: Progress = lambda fraction: None,
+) -> tuple[dict[str, dict[str, Tensor]], float]:
+    """The warmed-up actor's weights and the seconds that it took to make them.
+
+    Args:
+        task: whose demonstrations to imitate.
+        env_config: its ``id``, ``kwargs``, ``network`` and ``warmup`` (``steps``, ``batch_size``,
+            ``learning_rate``, ``noise``, ``seed``) decide the weights, and make the cache's key.
+        cache: folder; runs that need the same warm-up wait for the first to make it.
+    """
+    decisive = {name: env_config[name] for name in ("id", "kwargs", "network", "warmup")}
+    text = json.dumps([VERSION, torch.__version__, decisive], sort_keys=True)
+    path = cache / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            start = time.perf_counter()
+            weights = imitate(task, env_config["network"], env_config["warmup"], progress)
+            made = {"weights": weights, "seconds": time.perf_counter() - start}
+            beside = path.with_suffix(".new")
+            torch.save(made, beside)
+            os.replace(beside, path)
+    made = torch.load(path, weights_only=True)
+    return made["weights"], made["seconds"]
+
+
+def imitate(
+    task: TokenTask, network: dict[str, Any], settings: dict[str, Any], progress: Progress
+) -> dict[str, dict[str, Tensor]]:
+    """Train an actor to predict demonstrations of the training split, token by token."""
+    sequence = stream(settings["seed"], "warmup")
+    torch.manual_seed(int(sequence.generate_state(1)[0]))
+    rng = np.random.default_rng(sequence)
+    policy = MultiInputPolicy(
+        task.observation_space,
+        task.action_space,
+        lambda remaining: settings["learning_rate"],
+        **policy_kwargs(network),
+    )
+    body = policy.features_extractor
+    assert isinstance(body, TokenTransformer), "the warm-up reads whole sequences"
+    steps = settings["steps"]
+    for step in range(steps):
+        update_learning_rate(policy.optimizer, settings["learning_rate"] * (1 - step / steps))
+        ids = task.sample(rng, settings["batch_size"], "train")
+        arrays = task.demonstrations(ids, rng, settings["noise"])
+        tokens, mask = (torch.as_tensor(array) for array in arrays)  # (n, L)
+        logits = policy.action_net(body.sequence(tokens[:, :-1]))  # (n, L - 1, V)
+        wanted = mask[:, 1:]
+        loss = F.cross_entropy(logits[wanted], tokens[:, 1:][wanted])
+        policy.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        policy.optimizer.step()
+        progress((step + 1) / steps)
+    return {name: module.state_dict() for name, module in actor_modules(policy).items()}
