@@ -1,0 +1,28 @@
+"""Time, memory and provenance of a run. torch is imported only where a tensor or a card is asked
+about, so that this package costs nothing to import."""
+
+from grpo_bench.meter.clock import Phases
+from grpo_bench.meter.memory import (
+    gradient_bytes,
+    module_bytes,
+    optimizer_bytes,
+    peak_bytes,
+    peak_resident_bytes,
+    reset_peak,
+    resident_bytes,
+)
+from grpo_bench.meter.provenance import Provenance, code_digest, provenance
+
+__all__ = [
+    "Phases",
+    "Provenance",
+    "code_digest",
+    "gradient_bytes",
+    "module_bytes",
+    "optimizer_bytes",
+    "peak_bytes",
+    "peak_resident_bytes",
+    "provenance",
+    "reset_peak",
+    "resident_bytes",
+]

@@ -1,0 +1,95 @@
+"""Bytes: what this process holds, what it held at most, and which part holds what.
+
+The peak of a process is ``VmHWM`` of ``/proc/self/status``. ``ru_maxrss`` is not that: the kernel
+carries it over ``exec``, so a small child of a large parent reports its parent's peak. It serves
+only where there is no ``/proc`` (macOS), and ``peak_wset`` on Windows. All sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    import torch
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident_bytes() -> int:
+    """The most this process has held since it began, or since ``reset_peak``."""
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # absent on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes on macOS, else KiB
+
+
+def peak_bytes(device: str | torch.device = "cpu") -> int:
+    """The peak that a record reports for ``device``: the allocator's on a CUDA card, else the
+    resident one."""
+    if not _on_cuda(device):
+        return peak_resident_bytes()
+    import torch
+
+    return int(torch.cuda.max_memory_allocated(device))
+
+
+def reset_peak(device: str | torch.device = "cpu") -> bool:
+    """Let the peaks begin at what is held now; on CUDA the allocator's too.
+
+    Returns:
+        False where the resident peak of a process cannot be reset (off Linux, or not permitted):
+        ``peak_resident_bytes`` then goes on counting from the start of the process.
+    """
+    if _on_cuda(device):
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        _CLEAR_REFS.write_text("5")  # man 5 proc: resets VmHWM
+    except OSError:
+        return False
+    return True
+
+
+def module_bytes(module: torch.nn.Module) -> int:
+    """Parameters and buffers of a module, each tensor once however often it is shared."""
+    return _bytes([*module.parameters(), *module.buffers()])
+
+
+def gradient_bytes(module: torch.nn.Module) -> int:
+    """Gradients that the module's parameters hold now: 0 before the first backward pass."""
+    return _bytes(p.grad for p in module.parameters() if p.grad is not None)
+
+
+def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """State of an optimiser (for Adam two moments per parameter): 0 before the first step."""
+    import torch
+
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return _bytes(value for value in values if isinstance(value, torch.Tensor))
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    distinct = {id(tensor): tensor for tensor in tensors}
+    return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())
+
+
+def _on_cuda(device: str | torch.device) -> bool:
+    return str(device).startswith("cuda")

@@ -1,0 +1,68 @@
+"""Files that are whole or not there: written beside, synced, then renamed or linked into place."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put ``data`` at ``path``, over what is there. One writer at a time.
+
+    Raises:
+        OSError: the disk is full, or the like; what was at ``path`` is still there, untouched.
+    """
+    beside = path.with_name(f".{path.name}.tmp")  # one name: a killed writer leaves one at most
+    try:
+        _write(beside, data)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def create(path: Path, data: bytes) -> bool:
+    """Put ``data`` at ``path`` if nothing is there. Among any number of writers exactly one gets
+    True, and nobody ever sees the file without its content.
+
+    Raises:
+        OSError: the disk is full, or the file system has no hard links.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        _write(beside, data)
+        os.link(beside, path)  # O_EXCL would show others an empty file first
+    except FileExistsError:
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+    return True
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as a Parquet file: the same content gives the same bytes (with one pyarrow)."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, version="2.6", compression="zstd", compression_level=3)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

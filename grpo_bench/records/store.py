@@ -1,0 +1,226 @@
+"""Planning, claiming and writing a run record."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace as changed
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from grpo_bench.meter.provenance import Provenance
+from grpo_bench.records.files import create, parquet_bytes, replace
+from grpo_bench.records.lock import latest_attempt, make_attempt
+from grpo_bench.records.schema import (
+    EVAL_SCHEMA,
+    METRIC_SCHEMA,
+    STATUSES,
+    Manifest,
+    Status,
+    read_manifest,
+    run_folder,
+)
+
+
+def plan(results: Path, config: dict[str, Any]) -> Path:
+    """The folder of a run, with a manifest of status ``planned`` unless it has one already."""
+    folder = run_folder(results, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    create(folder / "manifest.json", Manifest("planned", config).to_json())
+    return folder
+
+
+def claim(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    seeds: dict[str, Any],
+    provenance: Provenance,
+    concurrency: int = 1,
+) -> Run | None:
+    """Take a planned run for this process, or one that did not end well; its files start anew.
+
+    Returns:
+        None if the run is ok already, or another process holds it: of any number of sweeps that
+        claim one run at once, exactly one gets it.
+
+    Raises:
+        RecordError: the folder's manifest cannot be read.
+    """
+    number, holder = latest_attempt(folder)
+    # In this order: once the holder is seen dead, nobody changes the manifest any more.
+    held = holder is not None and holder.alive()
+    manifest = read_manifest(folder)
+    ended = manifest.attempt == number and manifest.status not in ("planned", "running")
+    if manifest.status == "ok" or (held and not ended):
+        return None
+    if not make_attempt(folder, number + 1):
+        return None
+    run = Run(
+        folder,
+        Manifest(
+            "running",
+            config,
+            attempt=number + 1,
+            seeds=seeds,
+            provenance=provenance,
+            concurrency=concurrency,
+            start=_now(),
+        ),
+    )
+    for name in ("metrics.parquet", "eval.parquet", "error.txt"):
+        (folder / name).unlink(missing_ok=True)
+    return run
+
+
+def settle(folder: Path, status: Status, error: str) -> bool:
+    """Say how a run ended whose process could not say so itself (killed, out of memory, out of
+    time): for whoever watched that process.
+
+    Returns:
+        False if there was nothing to settle: the run has ended, or its process still lives.
+    """
+    number, holder = latest_attempt(folder)
+    dead = holder is not None and not holder.alive()
+    manifest = read_manifest(folder)
+    if not dead or manifest.status != "running" or manifest.attempt != number:
+        return False
+    _end(folder, manifest, status, error, {})
+    return True
+
+
+class Run:
+    """A claimed run. As a context manager it ends by itself: ``ok``, or with the status and the
+    traceback of the exception, which passes on.
+
+    Attributes:
+        folder: of the record; more files may be put there.
+        manifest: as last written.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._metrics: dict[str, list[Any]] = {name: [] for name in METRIC_SCHEMA.names}
+        self._evaluations: list[pa.Table] = []
+        replace(folder / "manifest.json", manifest.to_json())
+
+    def log(
+        self,
+        transitions: int,
+        gradient_steps: int,
+        seconds: float,
+        peak_bytes: int,
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Note metrics at one moment, which all four budgets name: environment transitions,
+        gradient steps, seconds of training, peak bytes so far. In memory until ``flush``."""
+        for metric, value in metrics.items():
+            row = (transitions, gradient_steps, seconds, peak_bytes, metric, float(value))
+            for column, item in zip(self._metrics.values(), row, strict=True):
+                column.append(item)
+
+    def evaluation(self, split: str, transitions: int, frame: pd.DataFrame) -> None:
+        """Note an evaluation: one row per problem, with ``problem_id``, ``reward``, ``success``,
+        ``length`` and the reward's components. In memory until ``flush``.
+
+        Raises:
+            ValueError: a column is missing, or the components are not those of the last time.
+        """
+        given = EVAL_SCHEMA.names[2:]
+        missing = [name for name in given if name not in frame.columns]
+        if missing:
+            raise ValueError(f"evaluation without {missing}: expected {given} and the components")
+        schema = EVAL_SCHEMA
+        for name in frame.columns:
+            if name not in EVAL_SCHEMA.names:
+                schema = schema.append(pa.field(name, pa.float64()))
+        whole = frame.assign(split=split, transitions=transitions)
+        table = pa.table({name: whole[name].to_numpy() for name in schema.names}, schema=schema)
+        if self._evaluations and self._evaluations[0].schema != schema:
+            before = self._evaluations[0].schema.names
+            raise ValueError(f"evaluation with columns {schema.names}: expected {before} as before")
+        self._evaluations.append(table)
+
+    def flush(self) -> None:
+        """Write what there is so far: a process killed later loses nothing of it.
+
+        Raises:
+            OSError: the disk is full, or the like; what was written before is still whole.
+        """
+        metrics = pa.table(self._metrics, schema=METRIC_SCHEMA)
+        evaluations = self._evaluations or [EVAL_SCHEMA.empty_table()]
+        replace(self.folder / "metrics.parquet", parquet_bytes(metrics))
+        replace(self.folder / "eval.parquet", parquet_bytes(pa.concat_tables(evaluations)))
+
+    def finish(self, status: Status = "ok", error: str | None = None, **extra: Any) -> None:
+        """Write everything and say how it ended; ``extra`` goes into the manifest.
+
+        Raises:
+            ValueError: status is none with which a run ends.
+            OSError: an ``ok`` run could not be written whole. One that failed is marked so even if
+                its last rows find no room.
+        """
+        if status == "ok":
+            self.flush()
+        else:
+            with suppress(OSError):
+                self.flush()
+        self.manifest = _end(self.folder, self.manifest, status, error, extra)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.manifest.status != "running":  # finish() has said how it ended
+            return
+        if error is None:
+            self.finish()
+        else:
+            self.finish(status_of(error), "".join(traceback.format_exception(error)))
+
+
+def status_of(error: BaseException) -> Status:
+    """The status of a run that ended with this exception."""
+    match error:
+        case MemoryError():
+            return "oom"
+        case FloatingPointError():
+            return "nan"
+        case TimeoutError():
+            return "timeout"
+        case KeyboardInterrupt():
+            return "killed"
+    # torch's own, told by name so that torch need not be imported; on a CPU it is a RuntimeError.
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
+        return "oom"
+    return "failed"
+
+
+def _end(
+    folder: Path, manifest: Manifest, status: Status, error: str | None, extra: dict[str, Any]
+) -> Manifest:
+    ends = STATUSES[2:]
+    if status not in ends:
+        raise ValueError(f"status={status!r}: a run ends with one of {', '.join(ends)}")
+    if error is not None:
+        with suppress(OSError):  # the status matters more, and needs less room
+            replace(folder / "error.txt", error.encode(errors="backslashreplace"))
+    manifest = changed(manifest, status=status, end=_now(), extra=extra)
+    replace(folder / "manifest.json", manifest.to_json())
+    return manifest
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

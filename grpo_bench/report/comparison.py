@@ -1,0 +1,145 @@
+"""From records to what is compared: groups of runs that differ in their seed alone, and pairs.
+
+A row of a table is a ``Group``. Runs of one algorithm with different settings are never pooled:
+they make rows of their own, labelled by the settings in which they differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from grpo_bench.records import VOLATILE, Results
+
+REFERENCE = "ppo"
+START = "start/"  # prefix of a metric's first value, beside its last
+MACHINE = ["processor", "cores", "accelerator", "threads"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one environment, budget and algorithm with the same settings.
+
+    runs: all that were planned.
+    values: of those that ended ok, one row per run: seed, machine, and a column per metric with
+        its last value in the record; NaN where a run does not have it.
+    """
+
+    env: str
+    budget: str
+    algo: str
+    label: str
+    setting: str
+    runs: pd.DataFrame
+    values: pd.DataFrame
+
+    def column(self, metric: str) -> NDArray[np.float64]:
+        """A metric of the runs that have it, one value per seed, (n,)."""
+        if metric not in self.values.columns:
+            return np.empty(0)
+        return self.values[metric].dropna().to_numpy(dtype=np.float64)
+
+
+def group_runs(results: Results) -> list[Group]:
+    """All groups: by environment, then budget, then GRPO's family, PPO's, the others."""
+    values = final_values(results)
+    groups = []
+    for (env, budget, algo), runs in results.runs.groupby(["env", "budget", "algo"]):
+        readable = runs[runs["problem"] == ""]
+        labels = _labels({v: rows["config"].iloc[0] for v, rows in readable.groupby("variant")})
+        variant_of = runs["variant"]
+        if len(labels) == 1:  # then a record that cannot be read can only belong there
+            variant_of = variant_of.replace("", next(iter(labels)))
+        for variant, rows in runs.groupby(variant_of):
+            differs = labels.get(variant, "settings not readable")
+            label = f"{algo} ({differs})" if differs else str(algo)
+            settings = rows.sort_values("problem")["setting"]  # of one that can be read, if any
+            ok = values[values.index.isin(rows["run"])]
+            groups.append(Group(env, budget, algo, label, settings.iloc[0], rows, ok))
+    return sorted(groups, key=_order)
+
+
+def reference_of(group: Group, groups: list[Group]) -> Group | None:
+    """The PPO that a group is measured against: same environment, budget and other settings.
+    None for PPO itself, and where there is none or more than one."""
+    if group.algo == REFERENCE:
+        return None
+    place = (group.env, group.budget, group.setting)
+    found = [g for g in groups if g.algo == REFERENCE and (g.env, g.budget, g.setting) == place]
+    return found[0] if len(found) == 1 else None
+
+
+def pairs(
+    group: Group, reference: Group, metric: str, *, same_machine: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A metric of both for each seed that both have, (n,) and (n,); what a clock or the allocator
+    measures is only paired on equal machines."""
+    if not {metric} <= set(group.values.columns) & set(reference.values.columns):
+        return np.empty(0), np.empty(0)
+    keys = ["seed", "machine"] if same_machine else ["seed"]
+    left, right = (g.values[[*keys, metric]].dropna() for g in (group, reference))
+    both = left.merge(right, on=keys, suffixes=("_a", "_b")).sort_values(keys)
+    return both[f"{metric}_a"].to_numpy(np.float64), both[f"{metric}_b"].to_numpy(np.float64)
+
+
+def final_values(results: Results) -> pd.DataFrame:
+    """The last value of every metric of the runs that ended ok, indexed by run. Beside them: seed,
+    machine, ``transitions``, ``gradient_steps``, the first values (``START`` + metric), and
+    ``component/<name>``, means of the last evaluation on the test split."""
+    ok = results.runs[results.runs["status"] == "ok"].set_index("run")
+    metrics = results.metrics[results.metrics["run"].isin(ok.index)]
+    machines = [" | ".join(map(str, row)) for row in ok[MACHINE].to_numpy().tolist()]
+    frames = [
+        metrics.groupby("run")[["transitions", "gradient_steps"]].max(),
+        _wide(metrics, "last"),
+        _wide(metrics, "first").add_prefix(START),
+        _components(results.evaluations),
+    ]
+    return ok[["seed"]].assign(machine=machines).join(frames)
+
+
+def _wide(metrics: pd.DataFrame, keep: Any) -> pd.DataFrame:
+    # Not groupby().last(), which would look past a final NaN.
+    rows = metrics.drop_duplicates(["run", "metric"], keep=keep)
+    return rows.pivot(index="run", columns="metric", values="value").astype(np.float64)
+
+
+def _components(evaluations: pd.DataFrame) -> pd.DataFrame:
+    test = evaluations[evaluations["split"] == "test"]
+    last = test[test["transitions"] == test.groupby("run")["transitions"].transform("max")]
+    names = list(evaluations.columns[list(evaluations.columns).index("length") + 1 :])
+    return last.groupby("run")[names].mean().add_prefix("component/")
+
+
+def _labels(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """For each variant the settings in which the variants differ: "" where there is only one."""
+    flat = {variant: _flat(config) for variant, config in configs.items()}
+    keys = sorted({key for settings in flat.values() for key in settings})
+    differing = [k for k in keys if len({repr(s.get(k)) for s in flat.values()}) > 1]
+    return {
+        variant: ", ".join(f"{k.removeprefix('algo.')}={s.get(k)}" for k in differing)
+        for variant, s in flat.items()
+    }
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as ``group.key``, without what does not make a variant."""
+    settings: dict[str, Any] = {}
+    for key, value in config.items():
+        if not prefix and key in (*VOLATILE, "seed"):
+            continue
+        if isinstance(value, dict):
+            settings |= _flat(value, f"{prefix}{key}.")
+        else:
+            settings[f"{prefix}{key}"] = value
+    return settings
+
+
+def _order(group: Group) -> tuple[Any, ...]:
+    families = ["grpo", REFERENCE]
+    family = next((i for i, name in enumerate(families) if group.algo.startswith(name)), 2)
+    return group.env, group.budget, family, group.algo, group.label

@@ -1,0 +1,37 @@
+"""Numbers as people read them: three significant figures, an en dash for what does not exist."""
+
+from __future__ import annotations
+
+import math
+
+ABSENT = "–"
+
+
+def significant(x: float, digits: int = 3) -> str:
+    """x rounded to significant figures, never in exponents: ``1,230,000``, ``12.3``, ``0.0123``."""
+    if math.isnan(x):
+        return ABSENT
+    if x == 0 or math.isinf(x):
+        return f"{x:.0f}"
+    decimals = _decimals(x, digits)
+    rounded = round(x, decimals)  # 9.999 becomes 10.0, which has one decimal less
+    return f"{rounded:,.{max(0, _decimals(rounded, digits))}f}"
+
+
+def whole(x: float) -> str:
+    """x to the nearest whole number, all digits."""
+    return ABSENT if math.isnan(x) else f"{x:,.0f}"
+
+
+def share(x: float) -> str:
+    """x with three decimals."""
+    return ABSENT if math.isnan(x) else f"{round(x, 3) + 0.0:.3f}"  # + 0.0: no minus zero
+
+
+def difference(x: float) -> str:
+    """x with its sign and three decimals."""
+    return ABSENT if math.isnan(x) else f"{round(x, 3) + 0.0:+.3f}"
+
+
+def _decimals(x: float, digits: int) -> int:
+    return digits - 1 - math.floor(math.log10(abs(x)))

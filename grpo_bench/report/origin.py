@@ -1,0 +1,70 @@
+"""What a table says about where its numbers come from, and about the runs that gave none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from grpo_bench.report.comparison import REFERENCE, Group
+
+SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "numpy")
+
+
+def header(runs: pd.DataFrame) -> str:
+    """One line: hardware, threads, concurrency, versions and commits of the runs that ended ok."""
+    ok = runs[runs["status"] == "ok"]
+    if ok.empty:
+        return "No run has ended ok yet."
+    machines = _distinct(_machine(run) for _, run in ok.iterrows())
+    threads = _distinct(f"{run.threads:.0f}" for run in ok.itertuples())
+    beside = sorted({int(n) for n in ok["concurrency"]})
+    versions = ["Python " + " and ".join(_distinct(ok["python"]))]
+    for name in SHOWN_VERSIONS:
+        found = _distinct(v[name] for v in ok["versions"] if name in v)
+        if found:
+            versions.append(f"{name} {' and '.join(found)}")
+    commits = _distinct(_commit(run) for _, run in ok.iterrows())
+    mixed = "Mixed hardware, not comparable across machines: " if len(machines) > 1 else ""
+    return (
+        f"{mixed}{' and '.join(machines)}; {' and '.join(threads)} thread(s) a run, "
+        f"{' and '.join(map(str, beside))} run(s) at a time; {', '.join(versions)}; "
+        f"{' and '.join(commits)}."
+    )
+
+
+def footnotes(groups: list[Group]) -> list[str]:
+    """The runs that are in the denominators only, and rows that nothing can be compared with."""
+    notes = []
+    for group in groups:
+        place = f"{group.env}, {group.budget}, {group.label}"
+        missing = group.runs[group.runs["status"] != "ok"]
+        for status, runs in missing[missing["problem"] == ""].groupby("status"):
+            seeds = ", ".join(str(seed) for seed in runs["seed"])
+            notes.append(f"Not in the means: {place}: {status} (seed {seeds})")
+        for run in missing[missing["problem"] != ""].itertuples():
+            notes.append(
+                f"Not in the means: {place}: seed {run.seed}, record skipped: {run.problem}"
+            )
+    references = [(g.env, g.budget, g.setting) for g in groups if g.algo == REFERENCE]
+    for env, budget, _ in sorted({place for place in references if references.count(place) > 1}):
+        notes.append(f"{env}, {budget}: more than one {REFERENCE}, so nothing is compared with it")
+    return notes
+
+
+def _machine(run: pd.Series) -> str:
+    card = "" if pd.isna(run["accelerator"]) else f", {run['accelerator']}"
+    return f"{run['processor']} ({run['cores']:.0f} cores{card})"
+
+
+def _commit(run: pd.Series) -> str:
+    if pd.isna(run["commit"]):
+        return f"no commit (code {run['code_digest'][:8]})"
+    # Two dirty trees of one commit may differ: the digest tells them apart.
+    dirty = f" with changes (code {run['code_digest'][:8]})" if run["dirty"] else ""
+    return f"commit {run['commit'][:10]}{dirty}"
+
+
+def _distinct(values: Iterable[Any]) -> list[str]:
+    return sorted({str(value) for value in values})

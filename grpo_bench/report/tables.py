@@ -1,0 +1,199 @@
+"""The three tables, in numbers: a row per environment, budget and algorithm.
+
+Where a column ``x`` has an interval, ``x_low`` and ``x_high`` stand beside it: the mean over seeds
+with its 95 % Student's t interval. Differences and ratios are paired by seed with ``REFERENCE``.
+A table's ``attrs`` hold ``caption``, ``header``, ``reading`` and ``footnotes`` (a list).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from grpo_bench.records import Results
+from grpo_bench.report.comparison import (
+    REFERENCE,
+    START,
+    Group,
+    group_runs,
+    pairs,
+    reference_of,
+)
+from grpo_bench.report.origin import footnotes, header
+from grpo_bench.stats import (
+    Interval,
+    mean_interval,
+    paired_difference_interval,
+    paired_ratio_interval,
+    seeds_to_tell,
+)
+
+TEST_SUCCESS = "eval/test/success"
+COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout")
+STATIC = COMPONENTS[:-1]  # what is there whatever the batch
+Row = dict[str, Any]
+
+
+def build_tables(results: Results) -> dict[str, pd.DataFrame]:
+    """``accuracy``, ``speed`` and ``memory``."""
+    groups = group_runs(results)
+    about = {"header": header(results.runs), "footnotes": footnotes(groups)}
+    makers: dict[str, tuple[Callable[[Group, Group | None], Row], str, str]] = {
+        "accuracy": (_accuracy, ACCURACY_CAPTION, ACCURACY_READING),
+        "speed": (_speed, SPEED_CAPTION, SPEED_READING),
+        "memory": (_memory, MEMORY_CAPTION, MEMORY_READING),
+    }
+    tables = {}
+    for name, (row, caption, reading) in makers.items():
+        table = pd.DataFrame([_names(g) | row(g, reference_of(g, groups)) for g in groups])
+        table.attrs = about | {"caption": caption, "reading": reading}
+        tables[name] = table
+    return tables
+
+
+ACCURACY_CAPTION = "Accuracy: GRPO beside PPO"
+ACCURACY_READING = (
+    "Means over the seeds that ended ok, with 95 % Student's t intervals. Start: success of the "
+    "policy before training, on validation. Normalised: 0 is random, 1 is perfect reward on test. "
+    "Difference: success on test minus PPO's, paired by seed; no winner is named where its "
+    "interval holds 0."
+)
+
+
+def _accuracy(group: Group, reference: Group | None) -> Row:
+    return {
+        "transitions": _mean(group, "transitions"),
+        **_spread("validation_success", group.column("eval/validation/success")),
+        **_spread("test_success", group.column(TEST_SUCCESS)),
+        **_spread("test_reward", group.column("eval/test/reward")),
+        **_spread("normalised", _normalised(group)),
+        "start_success": _mean(group, f"{START}eval/validation/success"),
+        "well_formed": _mean(group, "component/format"),
+        **_compared(group, reference),
+    }
+
+
+def _normalised(group: Group) -> np.ndarray:
+    """Reward on test of each run, (n,): 0 for random, 1 for the oracle."""
+    names = ["eval/test/reward", "task/random_score", "task/oracle_score"]
+    if not set(names) <= set(group.values.columns):
+        return np.empty(0)
+    reward, low, high = (group.values[name].to_numpy(dtype=np.float64) for name in names)
+    scores = (reward - low) / (high - low)
+    return scores[~np.isnan(scores)]
+
+
+def _compared(group: Group, reference: Group | None) -> Row:
+    """Difference to the reference in success on test, and what can be said about it."""
+    if reference is None:
+        is_it = group.algo == REFERENCE
+        return _columns("difference", NOTHING) | {"verdict": "reference" if is_it else ""}
+    mine, its = pairs(group, reference, TEST_SUCCESS, same_machine=False)
+    interval = paired_difference_interval(mine, its)
+    seeds = seeds_to_tell(group.column(TEST_SUCCESS), reference.column(TEST_SUCCESS))
+    return _columns("difference", interval) | {
+        "verdict": verdict(group.algo, interval, len(mine), seeds)
+    }
+
+
+def verdict(algo: str, interval: Interval, n: int, seeds: float) -> str:
+    """Who is better, given the interval of algo's lead over n pairs; if that cannot be told, how
+    many seeds would (more than n in any case)."""
+    if n == 0:
+        return ""
+    if interval.low > 0:
+        return f"{algo} better"
+    if interval.high < 0:
+        return f"{REFERENCE} better"
+    if interval.low == interval.high == 0:
+        return "equal"
+    if not math.isfinite(seeds):
+        return "cannot tell"
+    return f"cannot tell ({max(round(seeds), n + 1):,} seeds would)"
+
+
+SPEED_CAPTION = "Speed: GRPO beside PPO, wall time of training alone"
+SPEED_READING = (
+    "Transitions per second of training (rollout and update; set-up, warm-up and evaluation are "
+    "apart). Seconds are means over the seeds that ended ok. Ratio: to PPO's transitions per "
+    "second, geometric mean paired by seed on equal machines, with its 95 % interval; above 1 is "
+    "faster than PPO."
+)
+
+
+def _speed(group: Group, reference: Group | None) -> Row:
+    rate = "time/transitions_per_second"
+    parts = ("rollout", "update", "setup", "warmup", "evaluation")
+    return {
+        "gradient_steps": _mean(group, "gradient_steps"),
+        **_spread("transitions_per_second", group.column(rate)),
+        **{f"{part}_seconds": _mean(group, f"time/{part}_seconds") for part in parts},
+        **_ratio("ratio", group, reference, rate),
+    }
+
+
+MEMORY_CAPTION = "Memory: GRPO beside PPO, one fresh process per run"
+MEMORY_READING = (
+    "Peak: the most that the process held (on a card: the allocator's peak); growth: how far "
+    "training raised that above what was held when it began. 1 MB is 1e6 bytes, 1 KB is 1e3. "
+    "Static: policy, critic, reference, gradients and optimiser state. Ratios: to PPO's, geometric "
+    "mean paired by seed on equal machines, with 95 % intervals; below 1 is less than PPO."
+)
+
+
+def _memory(group: Group, reference: Group | None) -> Row:
+    group, reference = _with_sums(group), reference and _with_sums(reference)
+    return {
+        **_spread("peak_bytes", group.column("memory/peak_bytes")),
+        "growth_bytes": _mean(group, "growth"),
+        **{f"{part}_bytes": _mean(group, f"memory/{part}_bytes") for part in COMPONENTS},
+        **_ratio("peak_ratio", group, reference, "memory/peak_bytes"),
+        **_ratio("static_ratio", group, reference, "static"),
+    }
+
+
+def _with_sums(group: Group) -> Group:
+    """The group with ``growth`` and ``static`` bytes among its values."""
+    values = group.values.copy()
+    if {"memory/train_peak_bytes", "memory/start_bytes"} <= set(values.columns):
+        values["growth"] = values["memory/train_peak_bytes"] - values["memory/start_bytes"]
+    static = [f"memory/{part}_bytes" for part in STATIC]
+    there = [name for name in static if name in values.columns]
+    if there:
+        values["static"] = values[there].sum(axis=1, min_count=1)
+    return Group(**(vars(group) | {"values": values}))
+
+
+# -- cells ----------------------------------------------------------------------------------------
+
+NOTHING = Interval(math.nan, math.nan, math.nan)
+
+
+def _names(group: Group) -> Row:
+    ok = int((group.runs["status"] == "ok").sum())
+    names = {"env": group.env, "budget": group.budget, "algo": group.label}
+    return names | {"ok": ok, "planned": len(group.runs)}
+
+
+def _mean(group: Group, metric: str) -> float:
+    return mean_interval(group.column(metric)).estimate
+
+
+def _spread(name: str, values: np.ndarray) -> Row:
+    return _columns(name, mean_interval(values))
+
+
+def _ratio(name: str, group: Group, reference: Group | None, metric: str) -> Row:
+    if reference is None:
+        return _columns(name, NOTHING)
+    mine, its = pairs(group, reference, metric, same_machine=True)
+    positive = (mine > 0).all() and (its > 0).all()
+    return _columns(name, paired_ratio_interval(mine, its) if positive else NOTHING)
+
+
+def _columns(name: str, interval: Interval) -> Row:
+    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
