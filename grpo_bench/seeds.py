@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+# policy: initialisation, sampled actions, minibatches. environment: the problems that it draws.
+# starts: seeds of groups where the environment has no problem ids. warmup: demonstrations.
 # Adding a name at the end keeps the streams of the others.
-STREAMS = ("policy", "problems", "environment", "evaluation", "warmup")
+STREAMS = ("policy", "environment", "starts", "warmup")
 
 
 def stream(seed: int, name: str) -> np.random.SeedSequence:

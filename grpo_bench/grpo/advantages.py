@@ -77,12 +77,12 @@ def group_mean_std(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Ten
     DeepSeekMath (arXiv 2402.03300), section 4.1.2.
     """
     centred = group_mean(rewards, valid, ddof, eps)
-    return centred / (_std(rewards, valid, ddof, per_group=True) + eps)
+    return _divide(centred, group_std(rewards, valid, ddof) + eps)
 
 
 def group_mean(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor:
     """A_i = r_i - mean(r), exactly 0 in a group without spread. Dr. GRPO (arXiv 2503.20783)."""
-    centred = rewards - _mean(rewards, valid, per_group=True)
+    centred = rewards - _mean(rewards, valid)
     return centred.masked_fill(without_spread(rewards, valid)[:, None], 0.0)
 
 
@@ -93,15 +93,16 @@ def leave_one_out(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tens
 
 
 def batch_mean_std(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor:
-    """A_i = (r_i - mean(all r)) / (std(all r) + eps). REINFORCE++ (arXiv 2501.03262)."""
-    centred = rewards - _mean(rewards, valid, per_group=False)
-    return centred / (_std(rewards, valid, ddof, per_group=False) + eps)
+    """A_i = (r_i - mean(all r)) / (std(all r) + eps), exactly 0 in a batch without spread: the
+    batch is one group. REINFORCE++ (arXiv 2501.03262)."""
+    advantages = group_mean_std(rewards.reshape(1, -1), valid.reshape(1, -1), ddof, eps)
+    return advantages.view_as(rewards)
 
 
 def group_mean_batch_std(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor:
     """A_i = (r_i - mean(r)) / (std(all r) + eps). REINFORCE++-baseline (arXiv 2501.03262)."""
     centred = group_mean(rewards, valid, ddof, eps)
-    return centred / (_std(rewards, valid, ddof, per_group=False) + eps)
+    return _divide(centred, group_std(rewards.reshape(1, -1), valid.reshape(1, -1), ddof) + eps)
 
 
 BASELINES: dict[str, Baseline] = {
@@ -113,19 +114,18 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
-def _mean(rewards: Tensor, valid: Tensor, per_group: bool) -> Tensor:
-    """Mean over the valid rollouts of each group (n_problems, 1), or of the batch (1, 1)."""
-    total, count = (rewards * valid), valid
-    if per_group:
-        return total.sum(1, keepdim=True) / count.sum(1, keepdim=True).clamp(min=1)
-    return total.sum().reshape(1, 1) / count.sum().clamp(min=1)
+def group_std(rewards: Tensor, valid: Tensor, ddof: int = 0) -> Tensor:
+    """Standard deviation over the valid rollouts of each group, (n_problems, 1)."""
+    squares = torch.where(valid, rewards - _mean(rewards, valid), 0.0).square()
+    return (squares.sum(1, keepdim=True) / (valid.sum(1, keepdim=True) - ddof).clamp(min=1)).sqrt()
 
 
-def _std(rewards: Tensor, valid: Tensor, ddof: int, per_group: bool) -> Tensor:
-    """Standard deviation with the same shape as ``_mean``."""
-    squares = ((rewards - _mean(rewards, valid, per_group)) * valid).square()
-    if per_group:
-        return (
-            squares.sum(1, keepdim=True) / (valid.sum(1, keepdim=True) - ddof).clamp(min=1)
-        ).sqrt()
-    return (squares.sum() / (valid.sum() - ddof).clamp(min=1)).sqrt().reshape(1, 1)
+def _mean(rewards: Tensor, valid: Tensor) -> Tensor:
+    """Mean over the valid rollouts of each group, (n_problems, 1); 0 where there are none."""
+    total = torch.where(valid, rewards, 0.0).sum(1, keepdim=True)
+    return total / valid.sum(1, keepdim=True).clamp(min=1)
+
+
+def _divide(centred: Tensor, scale: Tensor) -> Tensor:
+    """centred / scale, and 0 where ``centred`` is, even if ``scale`` is 0 (eps may be)."""
+    return torch.where(centred == 0, centred, centred / scale)

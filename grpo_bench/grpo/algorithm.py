@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from grpo_bench.grpo import kl as kl_forms
-from grpo_bench.grpo.advantages import group_advantages, without_spread
+from grpo_bench.grpo.advantages import group_advantages, group_std, without_spread
 from grpo_bench.grpo.batches import Minibatch, minibatches
 from grpo_bench.grpo.envs import GROUPS_BY_DEFAULT, check_layout, make_env
 from grpo_bench.grpo.groups import GroupSource, make_source
@@ -187,13 +187,18 @@ class GRPO(BaseAlgorithm):
         check_layout(self.env.num_envs, self.group_size, self.n_problems, self.batch_size)
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """Streams for the policy, the problems and each sub-environment that no other seed
-        shares."""
+        """Streams for the policy, the starts and each sub-environment that no other seed shares."""
         super().set_random_seed(seed)
-        sequence = np.random.SeedSequence() if seed is None else stream(seed, "problems")
+        sequence = np.random.SeedSequence() if seed is None else stream(seed, "starts")
         self._start_rng = np.random.default_rng(sequence)
         if seed is not None and self.env is not None:
             seed_sub_environments(self.env, stream(seed, "environment"))
+
+    def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
+        """SB3's, but never below 0: whole iterations overshoot ``total_timesteps``, and a schedule
+        of a negative progress would turn the learning rate's sign."""
+        super()._update_current_progress_remaining(num_timesteps, total_timesteps)
+        self._current_progress_remaining = max(0.0, self._current_progress_remaining)
 
     def set_env(self, env: Any, force_reset: bool = True) -> None:
         super().set_env(env, force_reset)
@@ -350,8 +355,7 @@ class GRPO(BaseAlgorithm):
         rollout.mask &= valid.view(-1, 1)
         spread = without_spread(returns, valid)
         self.logger.record("rollout/zero_std_frac", spread.float().mean().item())
-        stds = torch.where(valid, returns, returns.nanmean()).std(dim=1, correction=0)
-        self.logger.record("rollout/group_std", stds.mean().item())
+        self.logger.record("rollout/group_std", group_std(returns, valid).mean().item())
         return group_advantages(returns, self.baseline, self.ddof, self.eps, valid)
 
     def _reference_params(self, rollout: Rollout) -> Tensor | None:

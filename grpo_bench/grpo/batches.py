@@ -41,7 +41,7 @@ def minibatches(
     aggregation: Aggregation,
     max_len: int | None,
 ) -> Iterator[Minibatch]:
-    """One pass over the rollout in random order.
+    """One pass over the rollout in random order; a minibatch without one real action is left out.
 
     Args:
         advantages: (n_problems, group_size).
@@ -57,6 +57,8 @@ def minibatches(
         episodes = (chosen[:, None] * group_size + members).flatten()  # (n,)
         mask = rollout.mask[episodes]
         rows, actions = rollout.rows[episodes][mask], rollout.actions[episodes][mask]
+        if not len(rows):  # all its rollouts were dropped
+            continue
         observations, params = rollout.observations, ref_params
         if not whole:  # only the observations that these episodes met, each once
             used, rows = torch.unique(rows, return_inverse=True)

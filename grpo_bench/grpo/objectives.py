@@ -53,6 +53,7 @@ def policy_loss(
         weights = aggregation_weights(mask, aggregation, max_len)
     if advantages.dim() == 1:
         advantages = advantages[:, None]
+    advantages = torch.where(mask, advantages, 0.0)  # a weight of 0 would not hide a NaN
     rho = importance_ratio(logp, old_logp, mask, ratio)
     surrogate, clipped = clipped_surrogate(rho, advantages, clip_low, clip_high)
     loss = -(weights * surrogate).sum()

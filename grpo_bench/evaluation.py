@@ -1,0 +1,57 @@
+"""Play every problem of a frozen split once, greedily: one row per problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+from gymnasium.vector import AutoresetMode
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+CHUNK = 4096  # episodes side by side: bounds the memory of an evaluation
+
+
+def evaluate(model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], split: str) -> pd.DataFrame:
+    """Greedy episodes on all problems of a split.
+
+    Returns:
+        Columns ``problem_id``, ``reward`` (the episode's sum), ``success``, ``length`` and the
+        task's reward components; in the order of the split's frozen list.
+    """
+    task = gym.make_vec(env_id, 1, split=split, **kwargs).unwrapped.task  # type: ignore[attr-defined]
+    ids = task.problem_ids(split)
+    parts = [
+        _play(model, env_id, kwargs | {"split": split}, ids[first : first + CHUNK])
+        for first in range(0, len(ids), CHUNK)
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _play(
+    model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], ids: np.ndarray
+) -> pd.DataFrame:
+    env = gym.make_vec(env_id, len(ids), autoreset_mode=AutoresetMode.DISABLED, **kwargs)
+    columns = ("is_success", *env.unwrapped.task.component_names)  # type: ignore[attr-defined]
+    total = {name: np.zeros(len(ids)) for name in ("reward", *columns)}
+    length = np.zeros(len(ids), dtype=np.int64)
+    ended = np.zeros(len(ids), dtype=bool)
+    obs, _ = env.reset(options={"problem_id": ids})
+    while not ended.all():
+        actions = _greedy(model, env, obs)
+        obs, reward, terminated, _, infos = env.step(actions)  # those that ended pay 0
+        length += ~ended
+        for name, values in {"reward": reward, **{name: infos[name] for name in columns}}.items():
+            total[name] += np.where(ended, 0.0, values)
+        ended |= terminated
+    success = total.pop("is_success")
+    return pd.DataFrame({"problem_id": ids, "success": success, "length": length, **total})
+
+
+def _greedy(model: BaseAlgorithm, env: Any, obs: Any) -> np.ndarray:
+    if isinstance(model, MaskablePPO):
+        masks = env.unwrapped.action_masks()
+        return model.predict(obs, deterministic=True, action_masks=masks)[0]
+    return model.predict(obs, deterministic=True)[0]

@@ -1,0 +1,142 @@
+"""One run, from its configuration to its record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import LinearSchedule, get_device
+
+from grpo_bench.baselines import load_actor, make_baseline
+from grpo_bench.grpo.algorithm import GRPO
+from grpo_bench.meter.clock import Phases
+from grpo_bench.meter.memory import reset_peak
+from grpo_bench.meter.provenance import provenance
+from grpo_bench.networks import policy_kwargs
+from grpo_bench.recorder import Recorder
+from grpo_bench.records import claim, plan
+from grpo_bench.seeds import integer_seed, stream
+from grpo_bench.vec_env import VectorEnvAdapter, seed_sub_environments
+from grpo_bench.warmup import warmed_up
+from grpo_envs.task import Task
+from grpo_envs.tokens import TokenTask
+
+Config = dict[str, Any]
+# Told the stage, the share of it that is done, and the latest success rate on validation.
+News = Callable[[str, float, float], None]
+
+
+def nobody(stage: str, share: float, success: float) -> None:
+    """The News of a run that nobody watches."""
+
+
+def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
+    """Carry out the run of a resolved configuration, unless it is ok already or going on
+    elsewhere.
+
+    Returns:
+        The folder of its record. An exception is in the record before it is raised.
+    """
+    torch.set_num_threads(config["threads"])
+    reset_peak()
+    device = str(get_device(config["device"]))
+    folder = plan(Path(config["results"]), config)
+    seeds = {name: integer_seed(config["seed"], name) for name in ("policy", "environment")}
+    run = claim(folder, config, seeds=seeds, provenance=provenance(device), concurrency=concurrency)
+    if run is None:
+        return folder
+    with run:
+        phases = Phases(device)
+        with phases("setup"):
+            model = make_model(config, device)
+            task = task_of(config["env"])
+        extra = {"task/random_score": task.random_score, "task/oracle_score": task.oracle_score}
+        if config["env"]["warmup"] is not None:
+            assert isinstance(task, TokenTask)
+            extra["time/warmup_seconds"] = warm_up(model, task, config, news)
+        recorder = Recorder(
+            run,
+            config["env"],
+            config["budget"]["evaluations"],
+            phases,
+            lambda share, success: news("training", share, success),
+        )
+        model.learn(config["budget"]["transitions"], callback=recorder)
+        recorder.finish(extra)
+        (folder / "checkpoint").mkdir(exist_ok=True)
+        model.save(folder / "checkpoint" / "model.zip")
+    return folder
+
+
+def check(config: Config) -> None:
+    """Make the model of a configuration, untrained, to see that it can be made.
+
+    Raises:
+        ValueError: names what is wrong with the configuration.
+    """
+    positive = {
+        "threads": config["threads"],
+        "budget.transitions": config["budget"]["transitions"],
+        "budget.evaluations": config["budget"]["evaluations"],
+        **{f"env.train.{name}": value for name, value in config["env"]["train"].items()},
+    }
+    for name, value in positive.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value}: expected more than 0")
+    who = f"env={config['env']['name']} algo={config['algo']['name']}"
+    try:
+        make_model(config, "cpu")
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(f"{who}: {error}") from error
+
+
+def make_model(config: Config, device: str) -> BaseAlgorithm:
+    """The algorithm of a configuration on its environment, untrained."""
+    env, train, algo = config["env"], config["env"]["train"], dict(config["algo"])
+    kind, minibatches, rate = (algo.pop(key) for key in ("kind", "minibatches", "learning_rate"))
+    del algo["name"]
+    is_grpo = kind == "grpo"
+    # GRPO starts its episodes itself; SB3's algorithms want them restarted
+    mode = AutoresetMode.DISABLED if is_grpo else AutoresetMode.SAME_STEP
+    vector = gym.make_vec(env["id"], train["episodes"], autoreset_mode=mode, **env["kwargs"])
+    common = {
+        "policy": env["policy"],
+        "learning_rate": LinearSchedule(rate, 0.0, 1.0),
+        "policy_kwargs": policy_kwargs(env["network"]),
+        "stats_window_size": train["episodes"],
+        "seed": integer_seed(config["seed"], "policy"),
+        "device": device,
+    }
+    if is_grpo:
+        batches = {
+            "n_problems": train["episodes"] // algo["group_size"],
+            "batch_size": train["episodes"] // minibatches,
+        }
+        model: BaseAlgorithm = GRPO(env=vector, **common, **batches, **algo)
+    else:
+        steps = {"n_steps": train["n_steps"], "n_minibatches": minibatches}
+        model = make_baseline(kind, VectorEnvAdapter(vector), **common, **steps, **algo)
+    assert model.env is not None
+    seed_sub_environments(model.env, stream(config["seed"], "environment"))
+    return model
+
+
+def warm_up(model: BaseAlgorithm, task: TokenTask, config: Config, news: News) -> float:
+    """Start from the warmed-up actor; the seconds that it cost, now or when it was made."""
+    cache = Path(config["results"]) / "warmup"
+    weights, seconds = warmed_up(
+        task, config["env"], cache, lambda share: news("warm-up", share, math.nan)
+    )
+    load_actor(model.policy, weights)
+    return seconds
+
+
+def task_of(env: Config) -> Task:
+    """The task of an ``env`` configuration."""
+    return gym.make_vec(env["id"], 1, **env["kwargs"]).unwrapped.task  # type: ignore[attr-defined]

@@ -1,0 +1,72 @@
+"""The Hydra launcher ``processes``: a fresh process for each run of a sweep.
+
+Hydra finds it because it lies in ``hydra_plugins``. The work is in ``grpo_bench.sweep``.
+"""
+
+# No ``from __future__ import annotations``: Hydra runs this file before it is in sys.modules, where
+# dataclasses would look for the names in the strings.
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+
+@dataclass
+class ProcessLauncherConf:
+    _target_: str = "hydra_plugins.grpo_bench_launcher.ProcessLauncher"
+    n_jobs: int | None = None  # runs side by side; None: one for each core
+
+
+ConfigStore.instance().store(
+    group="hydra/launcher", name="processes", node=ProcessLauncherConf, provider="grpo_bench"
+)
+
+
+class ProcessLauncher(Launcher):
+    """Composes and checks all configurations before the first run starts; a run that fails, is
+    killed or calls ``sys.exit`` ends itself alone."""
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = n_jobs
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.hydra_context, self.config = hydra_context, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        from grpo_bench.sweep import run_all
+
+        configs = [self._compose(overrides) for overrides in job_overrides]
+        plain: list[dict[str, Any]] = [
+            OmegaConf.to_container(config, resolve=True)  # type: ignore[misc]
+            for config in configs
+        ]
+        try:
+            outcomes = run_all(plain, self.n_jobs)
+        except ValueError as error:
+            raise SystemExit(str(error)) from None
+        returns = []
+        for overrides, config, outcome in zip(job_overrides, configs, outcomes, strict=True):
+            job = JobReturn(overrides=filter_overrides(overrides), cfg=config)
+            job.status = JobStatus.COMPLETED if outcome.status == "ok" else JobStatus.FAILED
+            job.return_value = (
+                outcome.score if outcome.status == "ok" else RuntimeError(outcome.line())
+            )
+            returns.append(job)
+        return returns
+
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+        loader = self.hydra_context.config_loader
+        config = loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(config):
+            del config["hydra"]
+        return config
