@@ -1,0 +1,1 @@
+"""The Hydra configuration of ``grpo_bench.run`` and ``grpo_bench.tables``."""

@@ -49,6 +49,8 @@ def make_baseline(
             one step on all of them; TRPO uses these for its critic).
         settings: the algorithm's own, by SB3's names.
     """
+    if critic not in CRITICS:
+        raise ValueError(f"critic={critic!r}: expected one of {', '.join(CRITICS)}")
     if kind == "a2c":
         batching: dict[str, Any] = {}
         settings = {"use_rms_prop": False, **settings}  # the same optimiser as everyone else

@@ -89,6 +89,8 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if not value > 0:
             raise ValueError(f"{name}={value}: expected more than 0")
+    if config["seed"] < 0:
+        raise ValueError(f"seed={config['seed']}: expected 0 or more")
     who = f"env={config['env']['name']} algo={config['algo']['name']}"
     try:
         make_model(config, "cpu")

@@ -57,7 +57,7 @@ class TokenTransformer(BaseFeaturesExtractor):
         self.last_block = Block(width, heads)
         self.norm = nn.LayerNorm(width)
         for embedding in (self.embed, self.place):
-            nn.init.normal_(embedding.weight, std=0.1)
+            nn.init.normal_(embedding.weight, std=0.5)
 
     def forward(self, observations: dict[str, Tensor]) -> Tensor:
         """Features of the last token of each sequence, (n, width)."""

@@ -102,6 +102,7 @@ class Recorder(BaseCallback):
         self.run.log(self.model.num_timesteps, self.gradient_steps, seconds, peak, metrics)
 
     def evaluate(self, split: str) -> None:
+        """Play all problems of the split, and write the rows and their means."""
         with self.phases("evaluation"):
             frame = evaluate(self.model, self.env["id"], self.env["kwargs"], split)
         self.run.evaluation(split, self.model.num_timesteps, frame)
@@ -129,6 +130,7 @@ class Recorder(BaseCallback):
 
     @property
     def train_seconds(self) -> float:
+        """Seconds of training so far: rollouts and updates, nothing else."""
         return sum(self.phases.seconds.get(name, 0.0) for name in ("rollout", "update"))
 
     def _count_step(self, *_: Any) -> None:
@@ -157,6 +159,7 @@ class RecordWriter(KVWriter):
 
 
 def optimizers(model: BaseAlgorithm) -> list[torch.optim.Optimizer]:
+    """All optimisers of a model."""
     optimizer = model.policy.optimizer
     assert isinstance(optimizer, torch.optim.Optimizer)
     return [optimizer]

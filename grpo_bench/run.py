@@ -12,9 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 import hydra
+from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_bench.config import CONF
+from hydra_plugins.grpo_bench_launcher import ProcessLauncher
+
+# Hydra looks through the folders on the path, and an editable installation puts none there.
+Plugins.instance().register(ProcessLauncher)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")

@@ -136,6 +136,8 @@ def child(config: Config, pipe: Connection, concurrency: int) -> None:
 
 @dataclass
 class Running:
+    """One run in its process, and what the sweep knows of it."""
+
     folder: Path
     config: Config
     process: Any
@@ -146,6 +148,7 @@ class Running:
 
     @property
     def overdue(self) -> bool:
+        """It has run for longer than ``timeout_s``."""
         limit = self.config["timeout_s"]
         return limit is not None and time.monotonic() - self.began > limit
 

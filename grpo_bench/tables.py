@@ -64,6 +64,7 @@ def print_tables(tables: dict[str, pd.DataFrame]) -> None:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="tables")
 def main(config: DictConfig) -> None:
+    """Make, write and print the tables."""
     results = Path(config.results)
     out = results / "tables" if config.out is None else Path(config.out)
     try:

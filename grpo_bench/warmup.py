@@ -72,23 +72,25 @@ def imitate(
     policy = MultiInputPolicy(
         task.observation_space,
         task.action_space,
-        lambda remaining: settings["learning_rate"],
+        lambda remaining: 0.0,
         **policy_kwargs(network),
     )
     body = policy.features_extractor
     assert isinstance(body, TokenTransformer), "the warm-up reads whole sequences"
+    optimizer = torch.optim.Adam(policy.parameters(), lr=0.0, fused=True)
     steps = settings["steps"]
     for step in range(steps):
-        update_learning_rate(policy.optimizer, settings["learning_rate"] * (1 - step / steps))
+        rise, fall = 10 * (step + 1) / steps, 1 - step / steps  # up over a tenth, then down to 0
+        update_learning_rate(optimizer, settings["learning_rate"] * min(rise, fall))
         ids = task.sample(rng, settings["batch_size"], "train")
         arrays = task.demonstrations(ids, rng, settings["noise"])
         tokens, mask = (torch.as_tensor(array) for array in arrays)  # (n, L)
-        logits = policy.action_net(body.sequence(tokens[:, :-1]))  # (n, L - 1, V)
-        wanted = mask[:, 1:]
-        loss = F.cross_entropy(logits[wanted], tokens[:, 1:][wanted])
-        policy.optimizer.zero_grad()
+        wanted = mask[:, 1:]  # (n, L - 1), m of them true
+        logits = policy.action_net(body.sequence(tokens[:, :-1])[wanted])  # (m, V)
+        loss = F.cross_entropy(logits, tokens[:, 1:][wanted])
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-        policy.optimizer.step()
+        optimizer.step()
         progress((step + 1) / steps)
     return {name: module.state_dict() for name, module in actor_modules(policy).items()}

@@ -27,7 +27,7 @@ from grpo_bench.grpo.groups import GroupSource, make_source
 from grpo_bench.grpo.objectives import Aggregation, RatioLevel, policy_loss
 from grpo_bench.grpo.policies import ActorPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from grpo_bench.grpo.rollout import Rollout, collect_groups
-from grpo_bench.grpo.settings import check_settings
+from grpo_bench.grpo.settings import check_settings, check_spaces
 from grpo_bench.seeds import stream
 from grpo_bench.vec_env import VectorEnvAdapter, seed_sub_environments
 
@@ -127,6 +127,7 @@ class GRPO(BaseAlgorithm):
         self.max_grad_norm = max_grad_norm
         self.mixed_start = mixed_start
         self.nan_reward = nan_reward
+        self._source: GroupSource | None = None
         check_settings(self)
         super().__init__(
             policy=policy,
@@ -147,7 +148,6 @@ class GRPO(BaseAlgorithm):
             ),
         )
         self.reference: ActorPolicy | None = None
-        self._source: GroupSource | None = None
         self._rollout: Rollout | None = None
         if _init_setup_model:
             self._setup_model()
@@ -167,6 +167,7 @@ class GRPO(BaseAlgorithm):
             self.clip_range if self.clip_range_high is None else self.clip_range_high
         )
         self.set_random_seed(self.seed)
+        check_spaces(self.action_space)
         if self.env is not None:
             self._layout()
         self.policy = self.policy_class(  # type: ignore[assignment]
@@ -193,6 +194,7 @@ class GRPO(BaseAlgorithm):
         self._start_rng = np.random.default_rng(sequence)
         if seed is not None and self.env is not None:
             seed_sub_environments(self.env, stream(seed, "environment"))
+        self._source = None  # the next learn() starts these streams
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         """SB3's, but never below 0: whole iterations overshoot ``total_timesteps``, and a schedule
@@ -280,7 +282,9 @@ class GRPO(BaseAlgorithm):
         clip_high = self.clip_high_schedule(self._current_progress_remaining)
         advantages = self._advantages(rollout)  # (n_problems, group_size)
         ref_params = self._reference_params(rollout)  # (M, n_params) or None
+        parameters = list(self.policy.parameters())
         log: dict[str, list[Tensor]] = {}
+        log_ratios: list[Tensor] = []
 
         for _ in range(self.n_epochs):
             for batch in minibatches(
@@ -313,28 +317,26 @@ class GRPO(BaseAlgorithm):
 
                 self.policy.optimizer.zero_grad()
                 loss.backward()
-                grad_norm = torch.nn.utils.clip_grad_norm_(
-                    self.policy.parameters(), self.max_grad_norm
-                )
+                grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
                 self.policy.optimizer.step()
                 self._n_updates += 1
 
-                with torch.no_grad():
-                    log_ratio = (logp - batch.old_logp)[batch.mask]
-                    values = {
-                        "loss": loss,
-                        "policy_gradient_loss": surrogate.loss,
-                        "clip_fraction": surrogate.clip_fraction,
-                        "approx_kl": kl_forms.k3(
-                            log_ratio.neg(), torch.zeros_like(log_ratio)
-                        ).mean(),
-                        "grad_norm": grad_norm,
-                    }
-                    if entropy is not None:
-                        values["entropy_loss"] = -entropy.mean()
-                    for name, value in values.items():
-                        log.setdefault(name, []).append(value.detach())
+                values = {
+                    "loss": loss,
+                    "policy_gradient_loss": surrogate.loss,
+                    "clip_fraction": surrogate.clip_fraction,
+                    "grad_norm": grad_norm,
+                }
+                if entropy is not None:
+                    values["entropy_loss"] = -entropy.detach().mean()
+                for name, value in values.items():
+                    log.setdefault(name, []).append(value.detach())
+                log_ratios.append((logp.detach() - batch.old_logp)[batch.mask])
 
+        if log_ratios:  # none where every rollout was dropped
+            log_ratio = torch.cat(log_ratios)
+            approx_kl = kl_forms.k3(torch.zeros_like(log_ratio), log_ratio).mean()
+            self.logger.record("train/approx_kl", approx_kl.item())
         for name, column in log.items():
             self.logger.record(f"train/{name}", torch.stack(column).mean().item())
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
@@ -387,9 +389,10 @@ class GRPO(BaseAlgorithm):
         """SB3's rolling window of episode returns, lengths and successes."""
         assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
         last = slice(-self._stats_window_size, None)
-        returns = rollout.returns.flatten()[last].tolist()
-        lengths = rollout.lengths[last].tolist()
-        self.ep_info_buffer.extend({"r": r, "l": n} for r, n in zip(returns, lengths, strict=True))
+        returns = rollout.returns.flatten()[last]
+        finite = torch.isfinite(returns)  # the others are dropped, or an error before long
+        kept = zip(returns[finite].tolist(), rollout.lengths[last][finite].tolist(), strict=True)
+        self.ep_info_buffer.extend({"r": r, "l": n} for r, n in kept)
         success = rollout.success[last]
         self.ep_success_buffer.extend(success[np.isfinite(success)].tolist())
         self._episode_num += len(rollout.success)

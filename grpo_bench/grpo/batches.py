@@ -23,8 +23,12 @@ class Minibatch:
     advantages: Tensor  # (n,)
     mask: Tensor  # (n, T)
     weights: Tensor  # (n, T) aggregation weights of this optimiser step
-    token_weights: Tensor  # (m,) the same, of the real actions only
     ref_params: Tensor | None  # (u, n_params)
+
+    @property
+    def token_weights(self) -> Tensor:
+        """The weights of the real actions, (m,)."""
+        return self.weights[self.mask]
 
     def padded(self, values: Tensor) -> Tensor:
         """Values of the real actions (m,) at their places in (n, T), 0 elsewhere."""
@@ -50,13 +54,25 @@ def minibatches(
     """
     n_problems, group_size = advantages.shape
     device = advantages.device
-    members = torch.arange(group_size, device=device)
     whole = groups_per_batch == n_problems
     order = torch.arange(n_problems) if whole else torch.randperm(n_problems)
-    for chosen in order.to(device).split(groups_per_batch):
-        episodes = (chosen[:, None] * group_size + members).flatten()  # (n,)
-        mask = rollout.mask[episodes]
-        rows, actions = rollout.rows[episodes][mask], rollout.actions[episodes][mask]
+    members = torch.arange(group_size, device=device)
+    episodes = (order.to(device)[:, None] * group_size + members).flatten()  # (N,)
+    # Put in order once for the whole pass: the minibatches are views of it.
+    mask = rollout.mask[episodes]  # (N, T)
+    masks = mask.view(n_problems // groups_per_batch, -1, mask.shape[1])  # (batches, n, T)
+    counts = masks.sum(dim=(1, 2)).tolist()  # m of each minibatch
+    n = masks.shape[1]
+    parts = zip(
+        rollout.rows[episodes][mask].split(counts),
+        rollout.actions[episodes][mask].split(counts),
+        rollout.old_logp[episodes].split(n),
+        advantages.flatten()[episodes].split(n),
+        masks,
+        aggregation_weights(masks, aggregation, max_len),
+        strict=True,
+    )
+    for rows, actions, old_logp, advantage, valid, weights in parts:
         if not len(rows):  # all its rollouts were dropped
             continue
         observations, params = rollout.observations, ref_params
@@ -64,16 +80,14 @@ def minibatches(
             used, rows = torch.unique(rows, return_inverse=True)
             observations = _take(observations, used)
             params = None if params is None else params[used]
-        weights = aggregation_weights(mask, aggregation, max_len)
         yield Minibatch(
             observations=observations,
             rows=rows,
             actions=actions,
-            old_logp=rollout.old_logp[episodes],
-            advantages=advantages.flatten()[episodes],
-            mask=mask,
+            old_logp=old_logp,
+            advantages=advantage,
+            mask=valid,
             weights=weights,
-            token_weights=weights[mask],
             ref_params=params,
         )
 

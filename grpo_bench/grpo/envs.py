@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import gymnasium as gym
@@ -20,7 +21,10 @@ def make_env(
 ) -> VecEnv | VectorEnv[Any, Any, Any]:
     """The best home for groups of this environment: all of an iteration's episodes side by side
     where it is one of ours, else one sub-environment for each member of a group."""
-    spec = gym.spec(env_id)
+    module, _, name = env_id.rpartition(":")
+    if module:  # "package:Name-v0", as gymnasium.make takes it
+        importlib.import_module(module)
+    spec = gym.spec(name)
     if spec.vector_entry_point is not None:
         entry_point = spec.vector_entry_point
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point

@@ -26,6 +26,8 @@ class Step(NamedTuple):
 
 
 class GroupSource(Protocol):
+    """Starts problems in E sub-environments, and steps them all."""
+
     kind: str  # what a start is: "problem_id", "seed" or "mixed_start"
     n_envs: int
 
@@ -37,7 +39,9 @@ class GroupSource(Protocol):
         """Begin start i in sub-environment i; first observations, batched."""
         ...
 
-    def step(self, actions: np.ndarray) -> Step: ...
+    def step(self, actions: np.ndarray) -> Step:
+        """One action (E, ...) in every sub-environment."""
+        ...
 
 
 def make_source(env: VecEnv, rng: np.random.Generator, mixed_start: bool) -> GroupSource:
@@ -47,7 +51,7 @@ def make_source(env: VecEnv, rng: np.random.Generator, mixed_start: bool) -> Gro
     return VecEnvSource(env, rng, mixed_start)
 
 
-class VectorEnvSource:
+class VectorEnvSource(GroupSource):
     """Groups in a Gymnasium ``VectorEnv``.
 
     Raises:
@@ -91,15 +95,16 @@ class VectorEnvSource:
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         dones = terminated | truncated
         final = infos.get("final_info", infos)
-        success = final.get("is_success", infos.get("is_success"))
-        if success is None:
-            success = np.full(self.n_envs, np.nan)
+        success = np.full(self.n_envs, np.nan)
+        if "is_success" in final:
+            said = final.get("_is_success", np.ones(self.n_envs, dtype=bool))
+            success[said] = final["is_success"][said]
         if self.mode is AutoresetMode.DISABLED and self.kind != "problem_id" and dones.any():
             obs, _ = self.env.reset(options={"reset_mask": dones})
         return Step(obs, rewards, dones, success)
 
 
-class VecEnvSource:
+class VecEnvSource(GroupSource):
     """Groups in an SB3 ``VecEnv``: ids through ``set_options``, seeds through ``_seeds`` (there is
     no public way to give each sub-environment a seed of its own)."""
 
@@ -107,7 +112,10 @@ class VecEnvSource:
         self.env, self.rng = env, rng
         self.n_envs = env.num_envs
         env.reset()
-        has_ids = all("problem_id" in info for info in base_vec_env(env).reset_infos)
+        base = base_vec_env(env)
+        has_ids = all("problem_id" in info for info in base.reset_infos)
+        if isinstance(base, VectorEnvAdapter):  # infos may carry ids that reset() does not take
+            has_ids = takes_problem_ids(base.env)
         self.kind = "mixed_start" if mixed_start else "problem_id" if has_ids else "seed"
 
     def draw(self, n: int) -> np.ndarray:

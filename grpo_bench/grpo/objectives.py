@@ -19,6 +19,8 @@ RATIO_LEVELS: tuple[RatioLevel, ...] = get_args(RatioLevel)
 
 
 class PolicyLoss(NamedTuple):
+    """The loss of a batch, and what to log of it."""
+
     loss: Tensor  # () to be minimised
     clip_fraction: Tensor  # () share of the valid tokens whose gradient the clip takes away
     ratio: Tensor  # (n_rollouts, length) importance ratio, 1 outside the mask
@@ -70,10 +72,9 @@ def clipped_surrogate(
     lower bound with A < 0. A ratio outside the bounds on the other side still learns.
     """
     clipped_ratio = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    surrogate = torch.minimum(ratio * advantages, clipped_ratio * advantages)
-    too_high = (ratio > 1.0 + clip_high) & (advantages > 0)
-    too_low = (ratio < 1.0 - clip_low) & (advantages < 0)
-    return surrogate, too_high | too_low
+    unclipped = ratio * advantages
+    surrogate = torch.minimum(unclipped, clipped_ratio * advantages)
+    return surrogate, surrogate < unclipped
 
 
 def importance_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, level: RatioLevel) -> Tensor:
@@ -96,18 +97,20 @@ def aggregation_weights(
 ) -> Tensor:
     """Weight of each token in the loss of one optimiser step, (n_rollouts, length).
 
+    With more dimensions in front, (..., n_rollouts, length), each is a step of its own.
+
     ``sequence_mean``: 1 / (n_rollouts * length of its rollout), as in DeepSeekMath;
     ``token_mean``: 1 / number of tokens in the step, DAPO (arXiv 2503.14476, eq. 8);
     ``constant_length``: 1 / (n_rollouts * max_len), Dr. GRPO (arXiv 2503.20783).
     n_rollouts counts the rollouts that have a token in the mask.
     """
     tokens = mask.to(torch.get_default_dtype())
-    lengths = tokens.sum(dim=1, keepdim=True)
-    rollouts = (lengths > 0).sum().clamp(min=1)
+    lengths = tokens.sum(dim=-1, keepdim=True)
+    rollouts = (lengths > 0).sum(dim=-2, keepdim=True).clamp(min=1)
     if aggregation == "sequence_mean":
         return tokens / (lengths.clamp(min=1) * rollouts)
     if aggregation == "token_mean":
-        return tokens / tokens.sum().clamp(min=1)
+        return tokens / tokens.sum(dim=(-2, -1), keepdim=True).clamp(min=1)
     if aggregation == "constant_length":
         if max_len is None or max_len < 1:
             raise ValueError(

@@ -29,6 +29,8 @@ from stable_baselines3.common.torch_layers import (
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor, nn
 
+from grpo_bench.grpo.distributions import LogSoftmaxDistribution
+
 
 class ActorPolicy(BasePolicy):
     """The policy pi(a | s) alone, for Discrete, MultiDiscrete, MultiBinary and Box actions.
@@ -70,6 +72,11 @@ class ActorPolicy(BasePolicy):
         )
         if net_arch is None:
             net_arch = [] if features_extractor_class is NatureCNN else [64, 64]
+        if not isinstance(net_arch, list | tuple):
+            raise ValueError(
+                f"net_arch={net_arch!r}: expected the widths of the hidden layers, such as "
+                "[64, 64]; there is no value network"
+            )
         self.net_arch = net_arch
         self.activation_fn = activation_fn
         self.ortho_init = ortho_init
@@ -113,12 +120,15 @@ class ActorPolicy(BasePolicy):
     def distribution(self, params: Tensor) -> Distribution:
         """The action distribution of ``forward``'s parameters, (n, n_params), in float32: a
         log-softmax in half precision makes a ratio other than 1 on-policy."""
+        if isinstance(self.action_space, spaces.Discrete):
+            return LogSoftmaxDistribution(params.shape[-1]).proba_distribution(params.float())
         dist = make_proba_distribution(self.action_space)
         if isinstance(dist, DiagGaussianDistribution):
             return dist.proba_distribution(params.float(), self.log_std.float())
         return dist.proba_distribution(action_logits=params.float())
 
     def get_distribution(self, obs: PyTorchObs) -> Distribution:
+        """The action distribution in each observation, under SB3's name for it."""
         return self.distribution(self(obs))
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:

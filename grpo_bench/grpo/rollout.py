@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
 
-from grpo_bench.grpo.groups import GroupSource
+from grpo_bench.grpo.groups import GroupSource, Step
 from grpo_bench.grpo.policies import ActorPolicy
 
 TensorObs = Tensor | dict[str, Tensor]
@@ -41,6 +41,7 @@ class Rollout:
 
     @property
     def lengths(self) -> Tensor:
+        """Steps of each episode, (N,)."""
         return self.mask.sum(dim=1)
 
     @property
@@ -107,12 +108,19 @@ def _play_wave(
         step = source.step(sent)
         recorder.add(wave[active], rows.index, actions, logp, step.rewards[active])
         dones = step.dones[active]
-        recorder.end(wave[active[dones]], step.success[active[dones]])
-        told = {"obs": step.obs, "rewards": step.rewards, "dones": step.dones, "active": active}
-        if not on_step(len(active), told):
+        ended = active[dones]
+        recorder.end(wave[ended], step.success[ended])
+        if not on_step(len(active), _told(step, active, ended)):
             return False
         active, obs, first = active[~dones], step.obs, False
     return True
+
+
+def _told(step: Step, active: np.ndarray, ended: np.ndarray) -> dict[str, Any]:
+    """What callbacks see, with nothing of the sub-environments that wait."""
+    rewards, dones = np.zeros_like(step.rewards), np.zeros_like(step.dones)
+    rewards[active], dones[ended] = step.rewards[active], True
+    return {"obs": step.obs, "rewards": rewards, "dones": dones, "active": active}
 
 
 def to_env(actions: Tensor, space: spaces.Space[Any]) -> np.ndarray:
@@ -125,6 +133,8 @@ def to_env(actions: Tensor, space: spaces.Space[Any]) -> np.ndarray:
 
 @dataclass
 class Rows:
+    """Where the observation of each of n episodes stands."""
+
     index: np.ndarray  # (n,) row in the rollout's observations
     local: np.ndarray  # (n,) row in the batch that goes through the network now
 
@@ -173,9 +183,11 @@ class Recorder:
         logp: Tensor,
         rewards: np.ndarray,
     ) -> None:
+        """Note one step of n episodes; every argument has n rows."""
         self.steps.append((episodes, rows, actions, logp, rewards))
 
     def end(self, episodes: np.ndarray, success: np.ndarray) -> None:
+        """Note that n episodes have ended, and how: success (n,), NaN where unknown."""
         self.ends.append((episodes, success))
 
     def finish(self, starts: np.ndarray) -> Rollout:
@@ -228,7 +240,9 @@ class Recorder:
                     f"members of the group of start {starts[slot]} begin with different "
                     f"observations (in {name!r}, sub-environment {slot}): a group is G rollouts "
                     "of one problem. Make reset() depend on its seed or problem_id alone, or pass "
-                    "mixed_start=True to compare episodes with different starts"
+                    "mixed_start=True to compare episodes with different starts. (A wrapper that "
+                    "drifts, such as VecNormalize, needs a whole group side by side: a multiple "
+                    f"of {self.group_size} sub-environments)"
                 )
 
 

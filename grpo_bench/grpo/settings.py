@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
 
 from grpo_bench.grpo.advantages import find_baseline
 from grpo_bench.grpo.kl import FORMS
@@ -15,21 +19,18 @@ if TYPE_CHECKING:
 def check_settings(algorithm: GRPO) -> None:
     """Raises ValueError naming the first setting that is out of range."""
     a = algorithm
-    if a.group_size < 2:
-        raise ValueError(f"group_size={a.group_size}: a group needs at least 2 rollouts to compare")
-    if a.n_problems is not None and a.n_problems < 1:
-        raise ValueError(f"n_problems={a.n_problems}: expected at least 1")
-    if a.batch_size is not None and a.batch_size < a.group_size:
-        raise ValueError(
-            f"batch_size={a.batch_size}: expected at least one group of {a.group_size} episodes"
-        )
-    if a.n_epochs < 1:
-        raise ValueError(f"n_epochs={a.n_epochs}: expected at least 1")
+    _whole("group_size", a.group_size, 2)
+    for name in ("n_problems", "batch_size", "max_len"):
+        if getattr(a, name) is not None:
+            _whole(name, getattr(a, name), 1)
+    _whole("n_epochs", a.n_epochs, 1)
     find_baseline(a.baseline)
     _one_of("aggregation", a.aggregation, AGGREGATIONS)
     _one_of("ratio", a.ratio, RATIO_LEVELS)
     _one_of("kl", a.kl, FORMS)
     _one_of("nan_reward", a.nan_reward, ("error", "drop"))
+    if a.ddof not in (0, 1):
+        raise ValueError(f"ddof={a.ddof}: expected 0 (population) or 1 (Bessel)")
     if (a.aggregation == "constant_length") != (a.max_len is not None):
         raise ValueError(
             f"aggregation={a.aggregation!r} with max_len={a.max_len}: constant_length needs the "
@@ -37,15 +38,31 @@ def check_settings(algorithm: GRPO) -> None:
         )
     if a.kl == "none" and a.kl_coef:
         raise ValueError(f"kl_coef={a.kl_coef} with kl='none': choose a form among {FORMS[1:]}")
-    for name in ("ddof", "eps", "kl_coef", "ent_coef", "max_grad_norm"):
-        if getattr(a, name) < 0:
-            raise ValueError(f"{name}={getattr(a, name)}: expected 0 or more")
-    if a.ddof > 1:
-        raise ValueError(f"ddof={a.ddof}: expected 0 (population) or 1 (Bessel)")
-    for name in ("clip_range", "clip_range_high"):
+    for name in ("eps", "kl_coef", "ent_coef"):
+        if not 0 <= getattr(a, name) < math.inf:
+            raise ValueError(f"{name}={getattr(a, name)}: expected a finite number, 0 or more")
+    for name in ("clip_range", "clip_range_high", "max_grad_norm"):
         value = getattr(a, name)
-        if isinstance(value, float | int) and value <= 0:
+        if value is not None and not callable(value) and not value > 0:
             raise ValueError(f"{name}={value}: expected more than 0")
+
+
+def check_spaces(action_space: spaces.Space[Any]) -> None:
+    """Raises ValueError for actions that SB3's distributions would number wrongly: they are
+    numbered from 0, and MultiDiscrete's stand in one row."""
+    start = np.asarray(getattr(action_space, "start", 0))
+    if start.any():
+        raise ValueError(
+            f"action space {action_space}: policies number actions from 0, so wrap the environment "
+            "in one that adds start to the action"
+        )
+    if isinstance(action_space, spaces.MultiDiscrete) and len(action_space.shape) > 1:
+        raise ValueError(f"action space {action_space}: expected one row, so flatten it")
+
+
+def _whole(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}={value}: expected a whole number, at least {least}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -72,6 +72,7 @@ class Manifest:
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> bytes:
+        """The bytes of ``manifest.json``: the same manifest gives the same bytes."""
         text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
         return text.encode() + b"\n"
 

@@ -26,6 +26,7 @@ class Column:
     interval: bool = False
 
     def cell(self, row: pd.Series) -> str:
+        """The text of this column in a row of numbers."""
         estimate = self.form(row[self.name] / self.unit)
         if not self.interval or estimate == ABSENT:
             return estimate

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special  # scipy.stats takes as long to import as torch
 
 
 class Interval(NamedTuple):
@@ -36,7 +36,7 @@ def mean_interval(x: ArrayLike, confidence: float = 0.95) -> Interval:
     mean = float(values.mean())
     if n == 1:
         return Interval(mean, math.nan, math.nan)
-    quantile = stats.t.ppf((1 + confidence) / 2, n - 1)
+    quantile = special.stdtrit(n - 1, (1 + confidence) / 2)
     half = float(quantile * values.std(ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half)
 
@@ -74,7 +74,7 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
     _check_share(confidence, "confidence")
     if n == 0:
         return Interval(math.nan, math.nan, math.nan)
-    z = float(stats.norm.ppf((1 + confidence) / 2))
+    z = float(special.ndtri((1 + confidence) / 2))
     share = successes / n
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
@@ -109,7 +109,7 @@ def seeds_to_tell(
         return 2
     effect = difference / spread
     # The normal approximation is a little too small: count up from there.
-    z = stats.norm.ppf((1 + confidence) / 2) + stats.norm.ppf(power)
+    z = special.ndtri((1 + confidence) / 2) + special.ndtri(power)
     n = max(2, math.floor(2 * (z / effect) ** 2))
     while _power(effect, n, confidence) < power:
         n += 1
@@ -119,8 +119,9 @@ def seeds_to_tell(
 def _power(effect: float, n: int, confidence: float) -> float:
     """Power of the two-sided two-sample t test with n values a side (non-central t)."""
     freedom, shift = 2 * n - 2, effect * math.sqrt(n / 2)
-    critical = stats.t.ppf((1 + confidence) / 2, freedom)
-    return float(stats.nct.sf(critical, freedom, shift) + stats.nct.cdf(-critical, freedom, shift))
+    critical = special.stdtrit(freedom, (1 + confidence) / 2)
+    above = 1 - special.nctdtr(freedom, shift, critical)
+    return float(above + special.nctdtr(freedom, shift, -critical))
 
 
 def _values(x: ArrayLike, name: str) -> NDArray[np.float64]:

@@ -1,0 +1,37 @@
+"""SB3's categorical distribution without what a small update spends most of its time on."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from stable_baselines3.common.distributions import CategoricalDistribution
+from torch import Tensor
+from torch.distributions import Categorical
+
+
+class LogSoftmaxDistribution(CategoricalDistribution):
+    """The same distribution, computed from one ``log_softmax``.
+
+    torch's ``Categorical`` normalises, checks and broadcasts in a dozen operations more, which on
+    a small network take as long as its layers; it is made only where it is asked for (to sample,
+    and for the exact KL). Nothing is checked: NaN logits raise when actions are sampled.
+    """
+
+    log_probs: Tensor  # (n, n_actions)
+
+    def proba_distribution(self, action_logits: Tensor) -> LogSoftmaxDistribution:
+        """Of logits (n, n_actions)."""
+        self.log_probs = F.log_softmax(action_logits, dim=-1)
+        return self
+
+    @property
+    def distribution(self) -> Categorical:  # type: ignore[override]
+        """As torch has it."""
+        return Categorical(logits=self.log_probs, validate_args=False)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """log pi(a) of actions (n,), (n,)."""
+        return self.log_probs.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """(n,), in nats. (The gradient of ``torch.special.entr`` is NaN where exp underflows.)"""
+        return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)

@@ -1,0 +1,183 @@
+"""A Gymnasium vector environment as SB3 wants it."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from stable_baselines3 import PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+from toys import Walk
+
+from grpo_bench.vec_env import VectorEnvAdapter, one_info
+
+N = 5
+MODES = [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+def walks(mode):
+    return SyncVectorEnv([Walk] * N, autoreset_mode=mode)
+
+
+def vlm(mode, **options):
+    options = {"source": "synthetic", "difficulty": 0.0, "embed_dim": 20} | options
+    return gym.make_vec("GRPO-VLM-v0", N, autoreset_mode=mode, **options)
+
+
+def tokens(mode):
+    return gym.make_vec("GRPO-Arithmetic-v0", N, autoreset_mode=mode, max_tokens=5)
+
+
+@both_modes
+def test_step_by_step_it_is_dummy_vec_env(mode):
+    """The same environments, seeds and actions: the same observations, rewards, ends and infos."""
+    ours = VectorEnvAdapter(walks(mode))
+    theirs = VecMonitor(DummyVecEnv([Walk] * N))
+    for env in (ours, theirs):
+        env.seed(4)
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+    rng = np.random.default_rng(0)
+    episodes = 0
+    for _ in range(40):
+        actions = rng.integers(2, size=N)
+        seen, expected = ours.step(actions), theirs.step(actions)
+        for got, wanted in zip(seen[:3], expected[:3], strict=True):
+            np.testing.assert_array_equal(got, wanted)
+            assert got.dtype == wanted.dtype
+        for i in seen[2].nonzero()[0]:
+            episodes += 1
+            info, other = seen[3][i], expected[3][i]
+            np.testing.assert_array_equal(
+                info["terminal_observation"], other["terminal_observation"]
+            )
+            assert info["TimeLimit.truncated"] == other["TimeLimit.truncated"]
+            assert info["episode"]["r"] == other["episode"]["r"]
+            assert info["episode"]["l"] == other["episode"]["l"]
+        assert all("episode" not in info for info in np.array(seen[3])[~seen[2]])
+    assert episodes > 20
+    ours.close()
+
+
+@both_modes
+@pytest.mark.parametrize("make", [vlm, tokens])
+def test_native_environments_are_restarted_with_the_last_observation_in_infos(mode, make):
+    env = VectorEnvAdapter(make(mode))
+    env.seed(0)
+    seen = env.reset()
+    rng = np.random.default_rng(0)
+    ended = 0
+    for _ in range(12):
+        before = seen
+        ids = [info["problem_id"] for info in env.reset_infos] if ended == 0 else None
+        seen, rewards, dones, infos = env.step(rng.integers(4, size=N))
+        assert rewards.dtype == np.float32
+        for i in dones.nonzero()[0]:
+            ended += 1
+            info = infos[i]
+            assert type(info["is_success"]) is float and info["TimeLimit.truncated"] is False
+            assert info["episode"]["r"] == pytest.approx(rewards[i])
+            if isinstance(seen, dict):
+                last, now = info["terminal_observation"]["position"], seen["position"][i]
+                assert last == before["position"][i] + 1 and info["episode"]["l"] >= 1
+                assert (seen["tokens"][i, now[0] :] == 0).all(), "a new problem has no completion"
+            else:
+                np.testing.assert_array_equal(info["terminal_observation"], before[i])
+                assert not np.array_equal(seen[i], before[i])
+                assert ids is None or info["problem_id"] == ids[i]
+    assert ended > N
+
+
+def test_next_step_is_refused_with_what_to_do():
+    env = VectorEnvAdapter(walks(AutoresetMode.NEXT_STEP))
+    env.reset()
+    with pytest.raises(ValueError, match=r"NEXT_STEP; make it with autoreset_mode=SAME_STEP"):
+        env.step(np.zeros(N, dtype=int))
+    with pytest.raises(ValueError, match="NEXT_STEP"):
+        PPO("MlpPolicy", VectorEnvAdapter(walks(AutoresetMode.NEXT_STEP))).learn(1)
+
+
+@both_modes
+def test_equal_problems_pay_equally_on_the_adapter_and_on_dummy_vec_env(mode):
+    native = VectorEnvAdapter(vlm(mode))
+    options = {"source": "synthetic", "difficulty": 0.0, "embed_dim": 20}
+    scalar = DummyVecEnv([lambda: gym.make("GRPO-VLM-v0", **options)] * N)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        problems = [{"problem_id": int(k)} for k in rng.integers(10_000, size=N)]
+        native.set_options(problems)
+        scalar.set_options(problems)
+        np.testing.assert_array_equal(native.reset(), scalar.reset())
+        assert native.reset_infos == scalar.reset_infos
+        actions = rng.integers(4, size=N)
+        ours, theirs = native.step(actions), scalar.step(actions)
+        np.testing.assert_array_equal(ours[1], theirs[1])
+        np.testing.assert_array_equal(ours[2], theirs[2])
+        for one, two in zip(ours[3], theirs[3], strict=True):
+            assert {k: two[k] for k in ("problem_id", "is_success", "accuracy")} == {
+                k: one[k] for k in ("problem_id", "is_success", "accuracy")
+            }
+
+
+def test_options_and_seeds_are_used_once():
+    env = VectorEnvAdapter(vlm(AutoresetMode.SAME_STEP))
+    env.set_options({"problem_id": 7})
+    env.reset()
+    assert {info["problem_id"] for info in env.reset_infos} == {7.0}
+    env.reset()
+    assert {info["problem_id"] for info in env.reset_infos} != {7.0}
+    firsts = []
+    for _ in range(2):
+        env.seed(3)
+        firsts += [env.reset(), env.reset()]
+    np.testing.assert_array_equal(firsts[0], firsts[2])
+    assert not np.array_equal(firsts[0], firsts[1])
+
+
+def test_attributes_methods_and_pictures():
+    env = VectorEnvAdapter(tokens(AutoresetMode.SAME_STEP))
+    env.reset()
+    assert env.get_attr("num_envs", indices=[0, 1]) == [N, N]
+    masks = env.env_method("action_masks")
+    assert len(masks) == N and masks[0].shape == (env.action_space.n,)
+    assert len(env.env_method("draw_problems", 3)) == N, "one result for each sub-environment"
+    env.set_attr("colour", "red")
+    assert env.get_attr("colour", indices=0) == ["red"]
+    assert env.env_is_wrapped(gym.Wrapper) == [False] * N
+    assert list(env.get_images()) == [None] * N
+    drawn = VectorEnvAdapter(vlm(AutoresetMode.SAME_STEP, render_mode="rgb_array"))
+    drawn.reset()
+    assert all(picture.ndim == 3 for picture in drawn.get_images())
+
+
+def test_one_info_takes_what_is_there():
+    infos = {
+        "a": np.array([1.0, 2.0]),
+        "_a": np.array([True, False]),
+        "b": np.array([3, 4]),
+        "nested": {"c": np.array([1, 2])},
+    }
+    assert one_info(infos, 0) == {"a": 1.0, "b": 3}
+    assert one_info(infos, 1) == {"b": 4}
+
+
+@both_modes
+def test_ppo_learns_through_it(mode):
+    env = gym.make_vec(
+        "GRPO-VLM-v0", 64, source="synthetic", difficulty=0.0, n_choices=2, embed_dim=6,
+        autoreset_mode=mode,
+    )  # fmt: skip
+    model = PPO(
+        "MlpPolicy",
+        VectorEnvAdapter(env),
+        n_steps=8,
+        batch_size=128,
+        n_epochs=5,
+        learning_rate=1e-2,
+        seed=0,
+    )
+    model.learn(64 * 8 * 40)
+    rewards = [episode["r"] for episode in model.ep_info_buffer]
+    assert len(rewards) == 100 and np.mean(rewards) > 0.55, "random: 0.25, deviation 0.075"
+    mean, _ = evaluate_policy(model, VectorEnvAdapter(env), n_eval_episodes=200, warn=False)
+    assert mean > 0.55

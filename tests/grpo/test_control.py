@@ -1,0 +1,57 @@
+"""The control: with the rewards of other problems nothing is learned; with its own, it is."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorWrapper
+
+from grpo_bench import GRPO
+from grpo_envs.vlm import VLMTask
+
+G, P = 8, 16
+OPTIONS = {"source": "synthetic", "difficulty": 0.0, "embed_dim": 40}
+CHANCE, PROBLEMS = 0.25, 2000
+
+
+class Shuffled(VectorWrapper):
+    """Pays each rollout what another one, of whatever problem, has earned."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.rng = np.random.default_rng(0)
+
+    def step(self, actions):
+        observations, rewards, *rest = self.env.step(actions)
+        return observations, self.rng.permutation(rewards), *rest
+
+
+def held_out_accuracy(wrap, seed):
+    env = gym.make_vec("GRPO-VLM-v0", G * P, autoreset_mode=AutoresetMode.DISABLED, **OPTIONS)
+    model = GRPO(
+        "MlpPolicy",
+        wrap(env),
+        learning_rate=1e-2,
+        group_size=G,
+        n_problems=P,
+        n_epochs=2,
+        seed=seed,
+    )
+    model.learn(G * P * 150)
+    task = VLMTask(**OPTIONS)
+    state = task.start(task.problem_ids("validation"))
+    assert len(state["problem_id"]) == PROBLEMS
+    actions, _ = model.predict(task.observe(state), deterministic=True)
+    return task.step(state, actions).success.mean()
+
+
+# 99.99 % of binomial(2000, 0.25) / 2000: four standard deviations
+INTERVAL = 4 * np.sqrt(CHANCE * (1 - CHANCE) / PROBLEMS)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_shuffled_rewards_stay_at_chance(seed):
+    assert held_out_accuracy(Shuffled, seed) == pytest.approx(CHANCE, abs=INTERVAL)
+
+
+def test_true_rewards_do_not():
+    assert held_out_accuracy(lambda env: env, seed=0) > CHANCE + 2 * INTERVAL
