@@ -1,0 +1,59 @@
+# `make` alone says what there is. Everything runs in .venv, which is made at the first call and
+# brought up to date when pyproject.toml or constraints.txt has changed.
+
+PYTHON ?= python3
+RESULTS ?= results/runs
+
+VENV := .venv
+# On a GPU machine: `make gpu VENV_FLAGS=--system-site-packages CONSTRAINTS=` keeps its own torch.
+VENV_FLAGS ?=
+CONSTRAINTS ?= -c constraints.txt
+RUN := $(VENV)/bin/python
+READY := $(VENV)/ready
+
+# Small networks: more threads only stall them, and the processes would fight for the cores.
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help bench tables test lint pytest benchmarks gpu clean
+
+help: ## What there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+bench: $(READY) ## Three environments, GRPO and PPO, three seeds; ends with the tables
+	$(RUN) -m grpo_bench.run -m seed=1,2,3 results=$(RESULTS)
+
+tables: $(READY) ## The tables again, from the records of `make bench`
+	$(RUN) -m grpo_bench.tables results=$(RESULTS)
+
+test: lint pytest ## Lint, types and all tests
+
+lint: $(READY) ## ruff (rules and format) and mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+pytest: $(READY) ## The tests alone, on all cores
+	$(RUN) -m pytest -n auto
+
+benchmarks: $(READY) ## Speed and memory of the parts, on this machine
+	set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) $$script; done
+
+gpu: $(READY) ## Tests that need a CUDA device, then a short comparison on it
+	$(RUN) -m pytest -m gpu
+	$(RUN) -m grpo_bench.run -m seed=1 budget=smoke device=cuda results=$(RESULTS)
+
+clean: ## Remove .venv, build outputs and caches; records stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) is not there: set PYTHON to a Python of 3.11 or later" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "grpo-bench needs Python 3.11 or later, and $(PYTHON) is" \
+	    "$$($(PYTHON) --version 2>&1): try make PYTHON=python3.11" >&2; exit 1; }
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+	$(RUN) -m pip install --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+	@touch $@

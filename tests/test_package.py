@@ -1,0 +1,278 @@
+"""The package as a whole: what imports what, what the wheel holds, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+import grpo_bench
+import grpo_envs
+
+ROOT = Path(__file__).resolve().parents[1]
+IDS = sorted(name for name in gym.registry if name.startswith("GRPO-"))
+FOLDERS = {"grpo_envs": ROOT / "envs" / "grpo_envs", "grpo_bench": ROOT / "grpo_bench"}
+
+
+def python(*arguments: str, cwd: Path, path: Path | None = None) -> str:
+    """What a fresh Python prints. ``path`` comes first on its search path."""
+    environment = dict(os.environ) | ({"PYTHONPATH": str(path)} if path else {})
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -- what imports what ----------------------------------------------------------------------------
+
+# Beside the standard library and the package itself. Everything else may import anything below it.
+MAY_IMPORT: dict[str, set[str]] = {
+    "grpo_envs": {"numpy", "gymnasium", "PIL"},
+    "grpo_bench.stats": {"numpy", "scipy"},
+    "grpo_bench.meter": {"torch", "psutil"},
+    "grpo_bench.records": {"numpy", "pandas", "pyarrow", "psutil", "grpo_bench.meter"},
+    "grpo_bench.report": {
+        *("numpy", "pandas", "tabulate", "grpo_bench.records", "grpo_bench.stats"),
+    },
+    "grpo_bench.grpo": {
+        *("numpy", "torch", "gymnasium", "stable_baselines3"),
+        *("grpo_envs", "grpo_bench.seeds", "grpo_bench.vec_env"),
+    },
+}
+PURE = ["advantages.py", "objectives.py"]  # of grpo_bench/grpo: tensors in, tensors out
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The modules that a file names, anywhere in it: at most two levels of ours, one of others."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute here"
+            assert node.module is not None
+            whole = node.module == "grpo_bench"
+            names = [f"grpo_bench.{a.name}" for a in node.names] if whole else [node.module]
+        for name in names:
+            yield ".".join(name.split(".")[: 2 if name.startswith("grpo_bench.") else 1])
+
+
+def files_of(package: str) -> list[Path]:
+    """The source files of a package, in order."""
+    first, *rest = package.split(".")
+    found = sorted(FOLDERS[first].joinpath(*rest).rglob("*.py"))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_arrows_point_one_way(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package} | sys.stdlib_module_names
+    wrong = {(file.name, name) for file in files_of(package) for name in imports(file)}
+    assert {(file, name) for file, name in wrong if name not in allowed} == set()
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_the_formulas_know_tensors_only(name: str) -> None:
+    allowed = {"torch"} | sys.stdlib_module_names
+    assert set(imports(FOLDERS["grpo_bench"] / "grpo" / name)) <= allowed
+
+
+def test_imports_that_are_wrong_would_be_found(tmp_path: Path) -> None:
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "def f():\n    from grpo_bench import run\n    import torch.nn, pandas as pd\n"
+        "from grpo_bench.report.tables import build_tables\n"
+    )
+    found = {"grpo_bench.run", "torch", "pandas", "grpo_bench.report"}
+    assert set(imports(file)) == found
+
+
+def test_environments_come_without_the_rest(tmp_path: Path) -> None:
+    code = "import grpo_envs, sys; print([m for m in {heavy} if m in sys.modules])"
+    heavy = ["torch", "stable_baselines3", "pandas", "scipy", "PIL", "hydra", "grpo_bench"]
+    assert python("-c", code.format(heavy=heavy), cwd=tmp_path) == "[]\n"
+
+
+def test_help_does_not_wait_for_torch(tmp_path: Path) -> None:
+    code = "import grpo_bench.run, sys; print('torch' in sys.modules)"
+    assert python("-c", code, cwd=tmp_path) == "False\n"
+
+
+# -- what an installation holds -------------------------------------------------------------------
+
+
+def test_make_by_the_name_of_the_package(tmp_path: Path) -> None:
+    code = "import gymnasium as g; print(g.make('grpo_envs:GRPO-VLM-v0').reset(seed=0)[0].shape)"
+    assert python("-c", code, cwd=tmp_path) == "(128,)\n"
+
+
+def test_the_launcher_is_found_from_another_folder(tmp_path: Path) -> None:
+    told = python("-m", "grpo_bench.run", "--info", "plugins", cwd=tmp_path)
+    assert "ProcessLauncher" in told
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources, so that nothing is left behind in them."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = folder / "sources"
+    sources.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources)
+    for name in ("envs", "grpo_bench", "hydra_plugins", "conf"):
+        skipped = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, sources / name, ignore=skipped)
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
+    python("-m", "pip", "wheel", *options, str(sources), cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_everything(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    wanted = [str(p.relative_to(ROOT / "envs")) for p in FOLDERS["grpo_envs"].rglob("*.py")]
+    wanted += [str(p.relative_to(ROOT)) for p in FOLDERS["grpo_bench"].rglob("*.py")]
+    wanted += [f"grpo_bench/{p.relative_to(ROOT)}" for p in (ROOT / "conf").rglob("*.yaml")]
+    wanted += [str(p.relative_to(ROOT)) for p in (ROOT / "hydra_plugins").rglob("*.py")]
+    wanted += [
+        f"grpo_envs/data/{name}"
+        for name in ("easy_vqa.npz", "pictures.npz", "LICENSE-easy-vqa", "LICENSE-efficientnet")
+    ]
+    assert set(wanted) - names == set()
+    licences = {name.rsplit("/", 1)[1] for name in names if "dist-info/licenses" in name}
+    assert {"LICENSE", "LICENSE-easy-vqa", "LICENSE-efficientnet"} <= licences
+    assert not [name for name in names if name.startswith("tests") or "__pycache__" in name]
+
+
+def test_the_wheel_works_outside_a_checkout(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked and first on the path: the packages, the data, the launcher and the configuration
+    all come from there, and the configuration composes."""
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    code = (
+        "import grpo_bench, grpo_envs, hydra_plugins.grpo_bench_launcher as launcher\n"
+        "from grpo_bench.config import CONF\n"
+        "print(*[m.__file__ for m in (grpo_bench, grpo_envs, launcher)], CONF, sep='\\n')"
+    )
+    for line in python("-c", code, cwd=tmp_path, path=site).splitlines():
+        assert Path(line).is_relative_to(site), line
+    composed = python("-m", "grpo_bench.run", "--cfg", "job", cwd=tmp_path, path=site)
+    assert "GRPO-VLM-v0" in composed
+
+
+# -- what is documented ---------------------------------------------------------------------------
+
+HEADINGS = [
+    *("Description", "Action Space", "Observation Space", "Rewards", "Starting State"),
+    *("Episode End", "Arguments", "Vectorized environment", "Version History"),
+]
+
+
+def modules() -> Iterator[ModuleType]:
+    """Every module of both packages."""
+    for package in (grpo_envs, grpo_bench):
+        yield package
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield importlib.import_module(found.name)
+
+
+def public_members(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Functions and classes that a module defines, and the methods of its classes."""
+    for name, member in vars(module).items():
+        if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
+            continue
+        if inspect.isfunction(member) or inspect.isclass(member):
+            yield name, member
+        if inspect.isclass(member):
+            for part in vars(member):
+                method = inspect.getattr_static(member, part)
+                is_code = inspect.isfunction(method) or isinstance(method, property | classmethod)
+                if is_code and not part.startswith("_"):
+                    yield f"{name}.{part}", getattr(member, part)
+
+
+def test_everything_public_has_a_docstring() -> None:
+    """Its own, or that of what it overrides; a class always its own."""
+    bare = []
+    for module in modules():
+        if not module.__doc__:
+            bare.append(module.__name__)
+        for name, member in public_members(module):
+            text = member.__doc__ if inspect.isclass(member) else inspect.getdoc(member)
+            if not text or text.startswith(f"{name}("):  # a dataclass writes its signature there
+                bare.append(f"{module.__name__}.{name}")
+    assert bare == []
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_every_id_has_its_page(env_id: str) -> None:
+    page = inspect.getdoc(gym.make(env_id).unwrapped) or ""
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+    assert parts[1::2] == HEADINGS
+    assert all(text.strip() for text in parts[2::2])
+
+
+def test_ids() -> None:
+    assert IDS == ["GRPO-Arithmetic-v0", "GRPO-Format-v0", "GRPO-VLM-v0"]
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_spec_goes_through_json(env_id: str) -> None:
+    spec = gym.make(env_id, split="test").spec
+    assert spec is not None
+    back = EnvSpec.from_json(spec.to_json())
+    assert json.loads(spec.to_json())["kwargs"]["split"] == "test"
+    assert back == spec
+    assert gym.make(back).unwrapped.split == "test"  # type: ignore[attr-defined]
+
+
+# -- what stays on the machine where it was written -----------------------------------------------
+
+# Folders at the root of a machine that a shared file has no business naming.
+MACHINE_PATH = re.compile(r"(?<![\w.~}$])/(?:work|tmp|root|home|opt|Users|mnt|private)/\w")
+OURS = [
+    *("conf", "docs", "envs", "grpo_bench", "hydra_plugins", "benchmarks", "scripts", "tests"),
+    *(".ci", "results/reference"),
+]
+
+
+def project_files() -> Iterator[Path]:
+    """The text files that travel with the project."""
+    yield from (p for p in ROOT.iterdir() if p.is_file())
+    for name in OURS:
+        for path in (ROOT / name).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def test_no_file_names_a_machine() -> None:
+    assert MACHINE_PATH.search('open("' + "/".join(["", "home", "someone", "a.txt"]) + '")')
+    found = []
+    for path in project_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        if match := MACHINE_PATH.search(text):
+            found.append(f"{path.relative_to(ROOT)}: {match.group()}")
+    assert found == []
