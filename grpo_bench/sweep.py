@@ -128,10 +128,13 @@ def start_server(threads: int) -> Any:
 
 
 def child(config: Config, pipe: Connection, concurrency: int) -> None:
-    """The life of a run's process. How it went is in the record."""
+    """The life of a run's process. How it went, a traceback included, is in the record."""
     from grpo_bench.job import execute
 
-    execute(config, lambda *news: pipe.send(news), concurrency)
+    try:
+        execute(config, lambda *news: pipe.send(news), concurrency)
+    except (Exception, KeyboardInterrupt):
+        raise SystemExit(1) from None
 
 
 @dataclass

@@ -42,7 +42,8 @@ class ArithmeticTask(TokenTask):
 
 
 class ArithmeticEnv(TaskEnv):
-    """
+    """Write the result of an expression, one token at a time.
+
     ## Description
 
     An expression such as `17+25=` is given as tokens; the agent writes the result, one token at a
@@ -57,7 +58,7 @@ class ArithmeticEnv(TaskEnv):
 
     | preset | `operators` | `digits` | `chain` | problems | example |
     |---|---|---|---|---|---|
-    | `easy` | `+ -` | 2 | 1 | 15,050 | `17+25` |
+    | `easy` | `+` | 2 | 1 | 5,050 | `17+25` |
     | `medium` | `+ - *` | 2 | 2 | 4,868,400 | `(17+25)*3` |
     | `hard` | `+ - * // mod` | 3 | 3 | 84 trillion | `((417+25)*3)//68` |
 
@@ -82,13 +83,23 @@ class ArithmeticEnv(TaskEnv):
 
     ## Observation Space
 
-    A `Dict`; L is the length of the longest prompt plus `max_tokens`.
+    A `Dict`; L is the length of the prompt, gaps included, plus `max_tokens`: 10, 19 and 34 for
+    `easy`, `medium` and `hard`.
 
     | key | space | meaning |
     |---|---|---|
-    | `tokens` | `Box(0, 23, (L,), int64)` | the prompt, then at once the completion, then `<pad>` |
-    | `position` | `Box(0, L, (1,), int64)` | how many tokens there are |
-    | `mask` | `MultiBinary(L)` | 1 where a token is |
+    | `tokens` | `Box(0, 23, (L,), int64)` | the prompt, then the completion, then `<pad>` |
+    | `position` | `Box(0, L, (1,), int64)` | the column of the next token |
+    | `mask` | `MultiBinary(L)` | 1 where a token is: neither in gaps nor from `position` on |
+
+    The prompt stands in fixed columns, one for each place of each operand, `<pad>` where there is
+    no digit: digits of equal place value line up, as on paper. The completion begins in column
+    `task.prompt_length`, whatever the problem. For `easy`:
+
+    | column | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 |
+    |---|---|---|---|---|---|---|---|---|---|---|
+    | `17+25=42` | 1 | 7 | + | 2 | 5 | = | 4 | 2 | `<eos>` | `<pad>` |
+    | `99+3=102` | 9 | 9 | + | `<pad>` | 3 | = | 1 | 0 | 2 | `<eos>` |
 
     ## Rewards
 
@@ -121,7 +132,7 @@ class ArithmeticEnv(TaskEnv):
     | `operators` | of the preset | some of `+ - * // mod`, as a string (`"+-"`) or a list |
     | `digits` | of the preset | most digits of an operand, 1 to 4 |
     | `chain` | of the preset | number of operations, 1 to 3; `digits * (chain + 1)` at most 15 |
-    | `max_tokens` | what is needed | longest completion; at least the longest answer and `<eos>` |
+    | `max_tokens` | the least: 4, 8, 14 in the presets | at least the longest answer and `<eos>` |
     | `split` | `"train"` | `"train"`, `"validation"` or `"test"` |
     | `render_mode` | None | `"ansi"` (text) or `"rgb_array"` (a card) |
 

@@ -1,5 +1,8 @@
 """Cards: one episode drawn so that a person can read it (``render_mode="rgb_array"``).
 
+Every card of a task has one size, with a verdict or without, so that cards can be the frames of a
+video (``RecordVideo``), an observation (``AddRenderObservation``) or tiles of a picture.
+
 Only drawing lives here; what is written on a card is the task's business. Pillow is imported when
 a card is drawn and not before, so importing ``grpo_envs`` needs numpy and gymnasium only. The font
 is the one inside Pillow (``ImageFont.load_default``): no files, the same on every machine. It knows
@@ -25,7 +28,8 @@ WIDTH, MARGIN = 640, 24  # pixels
 BAND_HEIGHT, LINE_HEIGHT, ROW_HEIGHT, VERDICT_HEIGHT = 44, 28, 40, 48  # pixels
 PICTURE = 240  # side of the picture on a picture card, pixels
 LETTERS_PER_LINE = 64  # at this font and width nearly all text fits; wider rows are cut by pixels
-MAX_LINES = 14  # longer text loses its middle: the beginning and the end tell most
+MAX_LINES = 8  # of a text card; longer text loses its middle: both ends tell most
+QUESTION_LINES = 2  # of a picture card
 
 PAPER: Colour = (255, 255, 255)
 INK: Colour = (28, 32, 38)
@@ -49,7 +53,7 @@ class Choice(NamedTuple):
 
 
 def text_card(title: str, lines: list[str], verdict: str | None) -> NDArray[np.uint8]:
-    """A title band, lines of text and, once there is one, the verdict.
+    """A title band, lines of text and, once there is one, the verdict below them.
 
     Args:
         title: one line, cut where the card ends.
@@ -59,11 +63,10 @@ def text_card(title: str, lines: list[str], verdict: str | None) -> NDArray[np.u
             red where it starts with "wrong" (in any case), grey otherwise.
 
     Returns:
-        The picture, (height, 640, 3) uint8; the height follows the number of rows.
+        The picture, (364, 640, 3) uint8.
     """
-    rows = _shorten([row for line in lines for row in wrap(line, LETTERS_PER_LINE)])
-    body = LINE_HEIGHT * len(rows) + 2 * MARGIN
-    canvas, draw = _canvas(title, body, verdict)
+    rows = _shorten([row for line in lines for row in wrap(line, LETTERS_PER_LINE)], MAX_LINES)
+    canvas, draw = _canvas(title, LINE_HEIGHT * MAX_LINES + 2 * MARGIN, verdict)
     _paragraph(draw, rows, MARGIN, BAND_HEIGHT + MARGIN, WIDTH - 2 * MARGIN)
     return np.array(canvas, dtype=np.uint8)
 
@@ -80,15 +83,17 @@ def picture_card(
     Args:
         picture: (height, width, 3) uint8; None leaves the whole width to the text.
         choices: in the order of their letters, A first.
-        title, question, verdict: as in ``text_card``.
+        question: shown in at most ``QUESTION_LINES`` rows.
+        title, verdict: as in ``text_card``.
 
     Returns:
         The picture, (height, 640, 3) uint8; the height follows the number of answers.
     """
     left = MARGIN if picture is None else PICTURE + 2 * MARGIN
     width = WIDTH - left - MARGIN
-    rows = _shorten(wrap(question, LETTERS_PER_LINE * width // (WIDTH - 2 * MARGIN)))
-    text_height = LINE_HEIGHT * len(rows) + 12 + ROW_HEIGHT * len(choices)
+    letters = LETTERS_PER_LINE * width // (WIDTH - 2 * MARGIN)
+    rows = _shorten(wrap(question, letters), QUESTION_LINES)
+    text_height = LINE_HEIGHT * QUESTION_LINES + 12 + ROW_HEIGHT * len(choices)
     body = max(text_height, 0 if picture is None else PICTURE) + 2 * MARGIN
     canvas, draw = _canvas(title, body, verdict)
     top = BAND_HEIGHT + MARGIN
@@ -124,18 +129,20 @@ def wrap(text: str, width: int) -> list[str]:
     return rows
 
 
-def _shorten(rows: list[str]) -> list[str]:
-    if len(rows) <= MAX_LINES:
+def _shorten(rows: list[str], limit: int) -> list[str]:
+    """At most ``limit`` rows: where there are more, one of them says how many are left out."""
+    if len(rows) <= limit:
         return rows
-    head, tail = rows[: MAX_LINES // 2], rows[len(rows) - MAX_LINES // 2 + 1 :]
+    head, tail = rows[: limit // 2], rows[len(rows) - (limit - 1) // 2 :]
     return [*head, f"[{len(rows) - len(head) - len(tail)} lines left out]", *tail]
 
 
 def _canvas(title: str, body: int, verdict: str | None) -> tuple[Image, ImageDraw]:
-    """A card of ``body`` pixels between the title band and, if there is one, the verdict."""
+    """A card of ``body`` pixels between the title band and the verdict's, blank before there is
+    one."""
     from PIL import Image, ImageDraw
 
-    height = BAND_HEIGHT + body + (VERDICT_HEIGHT if verdict is not None else 0)
+    height = BAND_HEIGHT + body + VERDICT_HEIGHT
     canvas = Image.new("RGB", (WIDTH, height), PAPER)
     draw = ImageDraw.Draw(canvas)
     _band(draw, title, 0, BAND_HEIGHT, (BAND, SOFT))

@@ -35,9 +35,11 @@ class Trace:
 
     @property
     def ended(self) -> bool:
+        """The episode is over, or as long as anyone looks."""
         return any(self.ends[-1]) or len(self.ends) > MAX_STEPS
 
     def add(self, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+        """Note what one reset or step gave; a copy of the observation is kept."""
         self.observations.append(copy.deepcopy(observation))
         self.rewards.append(float(reward))
         self.ends.append((bool(terminated), bool(truncated)))

@@ -97,13 +97,16 @@ class EasyVQASource:
         return EasyVQASource, ()  # a copy reads the tables where it is: no megabytes in a pickle
 
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
+        """n ids, (n,), uniform over the questions of the split."""
         ids = self.tables.ids[split]
         return ids[rng.integers(len(ids), size=n)]
 
     def problem_ids(self, split: Split) -> IntArray:
+        """All ids of the split, in the order of the package."""
         return self.tables.ids[split].copy()
 
     def split_of(self, ids: IntArray) -> NDArray[np.str_]:
+        """The split of each id, (n,)."""
         return np.array(SPLITS)[self.tables.split[ids]]
 
     def place(self, ids: IntArray) -> IntArray:
@@ -119,9 +122,11 @@ class EasyVQASource:
         return observations.reshape(len(ids), -1)
 
     def question(self, problem: int) -> str:
+        """The question's text."""
         return self.tables.question_texts[self.tables.text[problem]]
 
     def answers(self, problem: int) -> list[str]:
+        """The answers offered, in the order of their places."""
         return [self.tables.answer_texts[a] for a in self.tables.choices[problem]]
 
     def picture(self, problem: int) -> NDArray[np.uint8]:

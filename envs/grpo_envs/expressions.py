@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_envs.task import SPLITS, BoolArray, IntArray, Split
+from grpo_envs.hashing import UInt64Array, mix
+from grpo_envs.task import SPLITS, BoolArray, IntArray, Split, check_whole
 from grpo_envs.vocabulary import TOKEN_ID, number_slots
 
 OPERATORS = ("+", "-", "*", "//", "mod")
@@ -37,7 +38,7 @@ _APPLY: dict[str, Callable[[IntArray, IntArray], IntArray]] = {
 _DIVIDES = ("//", "mod")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "easy": {"operators": "+-", "digits": 2, "chain": 1},
+    "easy": {"operators": "+", "digits": 2, "chain": 1},
     "medium": {"operators": "+-*", "digits": 2, "chain": 2},
     "hard": {"operators": "+-*//mod", "digits": 3, "chain": 3},
 }
@@ -115,20 +116,13 @@ class Expressions:
         return operators @ self._operator_radix + operands @ self._operand_radix
 
     def check_ids(self, ids: Any) -> IntArray:
-        """See ``Task.check_ids``; floats that are whole numbers are taken, as ``info`` has them."""
-        given = np.asarray(ids)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iuf"):
-            raise ValueError(f"problem ids {ids!r}: expected a row of whole numbers")
-        good = (given >= 0) & (given < self.n_raw) & (given == np.floor(given))
-        if not good.all():
-            raise ValueError(
-                f"problem id {given[~good][0]}: expected a whole number from 0 to {self.n_raw - 1}"
-            )
-        operators, operands = self.parts(given.astype(np.int64))
+        """See ``Task.check_ids``."""
+        whole = check_whole(ids, self.n_raw)
+        operators, operands = self.parts(whole)
         bad = self._by_zero(operators, operands)
         if bad.any():
             raise ValueError(
-                f"problem id {given[bad][0]}: divides by zero, expected one that does "
+                f"problem id {whole[bad][0]}: divides by zero, expected one that does "
                 "not (problem_ids and sample give such)"
             )
         return self.ids(operators, operands)
@@ -195,8 +189,8 @@ class Expressions:
         good = ~self._by_zero(operators, operands) & (self.ids(operators, operands) == raw)
         return raw[good]
 
-    def _hash(self, ids: IntArray) -> np.ndarray:
-        """(n,) uint64, a function of the problem alone, whatever this space's radix is."""
+    def _hash(self, ids: IntArray) -> UInt64Array:
+        """(n,), a function of the problem alone, whatever this space's radix is."""
         operators, operands = self.parts(ids)
         key = np.full(len(ids), self.chain)
         for k in range(self.chain):
@@ -220,7 +214,8 @@ class Expressions:
         return value
 
     def slots(self, ids: IntArray) -> IntArray:
-        """The expressions as slots of tokens (``vocabulary.py``), (n, slots).
+        """The expressions as slots of tokens (``vocabulary.py``), (n, slots), each operand to the
+        right in ``digits`` slots, so that digits of equal place value line up.
 
         Where the first operation commutes, a bit of the problem's hash says which of its two
         operands comes first: the smaller one does in half of the problems.
@@ -288,11 +283,3 @@ def _check_range(name: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name}={value!r}: expected a whole number from {low} to {high}")
     return value
-
-
-def mix(key: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): (n,) uint64 -> (n,) uint64."""
-    key = key + np.uint64(0x9E3779B97F4A7C15)
-    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return key ^ (key >> np.uint64(31))

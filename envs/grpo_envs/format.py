@@ -50,8 +50,7 @@ class FormatTask(TokenTask):
         ]
 
     def _completion_lengths(self) -> tuple[int, int]:
-        # Four tags, one of them perhaps doubled, and EOS.
-        longest = 4 + self.expression_tokens + self.answer_tokens + 1 + 1
+        longest = 4 + self.expression_tokens + self.answer_tokens + 1  # four tags and EOS
         return longest, longest + _SLACK
 
     def _pay(self, accuracy: FloatArray, formed: FloatArray, terminated: BoolArray) -> Outcome:
@@ -65,13 +64,8 @@ class FormatTask(TokenTask):
     def _completion_slots(
         self, expression: IntArray, value: IntArray, rng: np.random.Generator, noise: float
     ) -> IntArray:
-        n = len(value)
-        tags = np.full((n, 4, 2), PAD)
-        tags[:, :, 0] = _TAG_IDS
-        broken = (rng.random(n) < noise).nonzero()[0]
-        which, twice = rng.integers(4, size=n)[broken], (rng.random(n) < 0.5)[broken]
-        tags[broken, which, 0] = np.where(twice, _TAG_IDS[which], PAD)
-        tags[broken, which, 1] = tags[broken, which, 0]
+        tags = np.tile(_TAG_IDS, (len(value), 1))[:, :, None]
+        tags[rng.random(len(value)) < noise, 1] = PAD  # the reasoning is not closed
         parts = (tags[:, 0], expression, tags[:, 1], tags[:, 2], value, tags[:, 3])
         return np.concatenate(parts, axis=1)
 
@@ -82,7 +76,8 @@ class FormatTask(TokenTask):
 
 
 class FormatEnv(TaskEnv):
-    """
+    """Write a result inside a given structure, one token at a time.
+
     ## Description
 
     The problems of `GRPO-Arithmetic-v0`, answered in a given structure:
@@ -116,13 +111,14 @@ class FormatEnv(TaskEnv):
 
     ## Observation Space
 
-    As for `GRPO-Arithmetic-v0`.
+    As for `GRPO-Arithmetic-v0`, with the prompt in fixed columns; L is 22, 36 and 60 for `easy`,
+    `medium` and `hard`.
 
     | key | space | meaning |
     |---|---|---|
-    | `tokens` | `Box(0, 23, (L,), int64)` | the prompt, then at once the completion, then `<pad>` |
-    | `position` | `Box(0, L, (1,), int64)` | how many tokens there are |
-    | `mask` | `MultiBinary(L)` | 1 where a token is |
+    | `tokens` | `Box(0, 23, (L,), int64)` | the prompt, then the completion, then `<pad>` |
+    | `position` | `Box(0, L, (1,), int64)` | the column of the next token |
+    | `mask` | `MultiBinary(L)` | 1 where a token is: neither in gaps nor from `position` on |
 
     ## Rewards
 
@@ -151,10 +147,13 @@ class FormatEnv(TaskEnv):
     | argument | default | |
     |---|---|---|
     | `preset`, `operators`, `digits`, `chain` | `"easy"` | as for `GRPO-Arithmetic-v0` |
-    | `max_tokens` | room for the problem restated, and 3 more | longest completion |
+    | `max_tokens` | 3 more than the least: 16, 25, 40 | longest completion; see below |
     | `format_weight` | 0.5 | what the format is worth, beside 1 for accuracy; at least 0 |
     | `split` | `"train"` | `"train"`, `"validation"` or `"test"` |
     | `render_mode` | None | `"ansi"` (text) or `"rgb_array"` (a card) |
+
+    The least `max_tokens` has room for the problem restated and answered in the structure, and for
+    `<eos>`: 13, 22 and 37 in `easy`, `medium` and `hard`.
 
     ## Vectorized environment
 

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from grpo_envs.task import Outcome, Split, State, Task, check_split
+from grpo_envs.task import BoolArray, Outcome, Split, State, Task, check_split
 
 RENDER_MODES = ["ansi", "rgb_array"]
+RENDER_FPS = 1
 
 
 class TaskEnv(gym.Env[Any, Any]):
@@ -23,7 +24,7 @@ class TaskEnv(gym.Env[Any, Any]):
     ``reset(options={"problem_id": k})`` starts problem k, from whichever split.
     """
 
-    metadata: dict[str, Any] = {"render_modes": RENDER_MODES, "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": RENDER_MODES, "render_fps": RENDER_FPS}
     task_class: ClassVar[type[Task]]
 
     def __init__(
@@ -62,11 +63,11 @@ class TaskEnv(gym.Env[Any, Any]):
         self._ended = bool(outcome.terminated[0])
         return observation, float(outcome.reward[0]), self._ended, False, info
 
-    def action_masks(self) -> np.ndarray | None:
+    def action_masks(self) -> BoolArray:
         """Which actions can be right next, (n_actions,), for ``MaskablePPO``."""
-        assert self._state is not None, "action_masks() before reset()"
-        masks = self.task.action_masks(self._state)
-        return None if masks is None else masks[0]
+        if self._state is None:
+            raise RuntimeError("action_masks() before reset()")
+        return self.task.action_masks(self._state)[0]
 
     def render(self) -> Any:
         if self.render_mode is None or self._state is None:
@@ -92,6 +93,7 @@ class TaskEnv(gym.Env[Any, Any]):
 
 
 def check_render_mode(render_mode: str | None) -> None:
+    """Raises ValueError unless it is one of ``RENDER_MODES`` or None."""
     if render_mode not in (None, *RENDER_MODES):
         raise ValueError(f"render_mode={render_mode!r}: expected one of {RENDER_MODES} or None")
 

@@ -1,8 +1,7 @@
 """Synthetic matching problems for GRPO-VLM: without end, of known difficulty, stored nowhere.
 
-Everything about problem p is computed from p by a counter-based hash, splitmix64 (Steele, Lea and
-Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): draw number c of a problem is
-``mix(mix(p) + c * golden)``. So a problem is the same in every batch, view and process.
+Everything about problem p is computed from p by a counter-based hash (``hashing.py``), so a problem
+is the same in every batch, view and process.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_envs.hashing import UInt64Array, below, counters, draws, normals
 from grpo_envs.task import MAX_ID, IntArray, Split
 
-GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, splitmix64's step
 EVALUATION = 2000  # problems in validation, and in test
-UInt64Array = NDArray[np.uint64]
 
 
 class SyntheticSource:
@@ -70,13 +68,14 @@ class SyntheticSource:
             return 1.0
         x = np.linspace(-9, 9, 721)
         shift = 1 / self.difficulty
-        below = np.array([0.5 * math.erfc(-(t + shift) / math.sqrt(2)) for t in x])
+        cumulative = np.array([0.5 * math.erfc(-(t + shift) / math.sqrt(2)) for t in x])
         density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-        return float(np.sum(density * below ** (self.n_choices - 1)) * (x[1] - x[0]))
+        return float(np.sum(density * cumulative ** (self.n_choices - 1)) * (x[1] - x[0]))
 
     # -- splits -----------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
+        """n ids, (n,), uniform over the split."""
         low, high = {
             "validation": (0, EVALUATION),
             "test": (EVALUATION, 2 * EVALUATION),
@@ -90,6 +89,7 @@ class SyntheticSource:
         return np.arange(first, first + EVALUATION)
 
     def split_of(self, ids: IntArray) -> NDArray[np.str_]:
+        """The split of each id, (n,)."""
         names = np.array(["validation", "test", "train"])
         return names[np.minimum(ids // EVALUATION, 2)]
 
@@ -127,49 +127,15 @@ class SyntheticSource:
         return observations
 
     def question(self, problem: int) -> str:
+        """The same for every problem."""
         return "which concept is in the image?"
 
     def answers(self, problem: int) -> list[str]:
+        """The candidates' names, in the order of their places."""
         return [f"concept {c}" for c in self.candidates(np.array([problem]))[0]]
 
     def picture(self, problem: int) -> None:
         """There is none: the query is a bare vector."""
-
-
-def _mix(z: UInt64Array) -> UInt64Array:
-    """splitmix64's output function: one to one on 64-bit integers, all bits well mixed."""
-    z = z + np.uint64(GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def counters(n: int) -> UInt64Array:
-    """What tells the first n draws of a problem apart, (n,)."""
-    return np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN)
-
-
-def draws(ids: IntArray, counters: UInt64Array) -> UInt64Array:
-    """64 random bits for each problem (n,) and counter (c,): (n, c)."""
-    return _mix(_mix(ids.view(np.uint64))[:, None] + counters)
-
-
-def below(bits: UInt64Array, m: int | IntArray) -> IntArray:
-    """Each draw as an integer in [0, m), uniform up to a bias below m / 2**32."""
-    return (((bits >> np.uint64(32)) * np.asarray(m, dtype=np.uint64)) >> np.uint64(32)).astype(
-        np.int64
-    )
-
-
-def normals(bits: UInt64Array) -> NDArray[np.float32]:
-    """Independent standard normals (n, 2 c) from draws (n, c), two from each (Box and Muller).
-
-    The radius comes from 24 bits, so no value exceeds sqrt(48 ln 2) = 5.77.
-    """
-    uniform = ((bits >> np.uint64(40)).astype(np.float32) + 1) * np.float32(2**-24)  # (0, 1]
-    turn = (bits & np.uint64(0xFFFFFF)).astype(np.float32) * np.float32(2 * math.pi / 2**24)
-    radius = np.sqrt(-2 * np.log(uniform))
-    return np.concatenate([radius * np.cos(turn), radius * np.sin(turn)], axis=1)
 
 
 def _orthonormal(rows: int, columns: int, seed: int) -> NDArray[np.float64]:

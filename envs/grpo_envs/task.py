@@ -96,9 +96,10 @@ class Task(ABC):
         """Take one action (n,) in each episode, in place. Episodes that have ended are not passed
         in again before they are started anew."""
 
-    def action_masks(self, state: State) -> BoolArray | None:
-        """Which actions can possibly be right next, (n, n_actions); None where all can."""
-        return None
+    def action_masks(self, state: State) -> BoolArray:
+        """Which actions can possibly be right next, (n, n_actions); unless a task knows better,
+        all."""
+        return np.ones((len(state["problem_id"]), int(self.action_space.n)), dtype=bool)
 
     # -- the text view ----------------------------------------------------------------------------
 
@@ -149,3 +150,23 @@ def check_split(split: str) -> Split:
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
     return split
+
+
+def check_whole(ids: Any, n_ids: int) -> IntArray:
+    """Ids as (n,) int64; floats that are whole numbers are taken, as ``info`` has them.
+
+    Raises:
+        ValueError: names the first that is no whole number from 0 to ``n_ids`` - 1.
+    """
+    expected = f"expected whole numbers from 0 to {n_ids - 1}"
+    array = np.asarray(ids)
+    if array.ndim != 1:
+        raise ValueError(f"problem ids of shape {array.shape}: expected (n,)")
+    if array.dtype.kind not in "iuf":
+        items = array.tolist()
+        bad = next((i for i in items if type(i) is not int or not 0 <= i < n_ids), items)
+        raise ValueError(f"problem id {bad!r} of type {array.dtype}: {expected}")
+    good = (array >= 0) & (array < n_ids) & (array == np.floor(array))
+    if not good.all():
+        raise ValueError(f"problem id {array[~good][0]}: {expected}")
+    return array.astype(np.int64)

@@ -1,8 +1,10 @@
 """What the token tasks have in common: an expression is the prompt, an action is the next token.
 
-The tokens of an episode stand in one row, (L,): the prompt (the expression and ``=``) from the
-left, then at once the completion, then PAD. The episode ends at EOS, or when ``max_tokens`` tokens
-of completion stand there; what has been written is then judged as it stands, without its EOS.
+The tokens of an episode stand in one row, (L,): the prompt (the expression and ``=``), then the
+completion, then PAD. In the prompt each place of each operand has a column of its own, PAD where
+there is no digit, so that digits of equal place value line up, as on paper. The episode ends at
+EOS, or when ``max_tokens`` tokens of completion stand there; what has been written is then judged
+as it stands, without its EOS.
 
 Tokens are judged as they come (``token_judge.py``), so a step costs the same however much has been
 written, and a batch of n episodes costs a handful of operations on arrays of n.
@@ -38,8 +40,8 @@ from grpo_envs.vocabulary import (
 class TokenTask(Task):
     """Arithmetic, one token at a time. A subclass says how a completion is judged and paid.
 
-    A state has ``problem_id``, ``answer``, ``tokens`` (n, L) int8, ``position`` (how many tokens
-    there are), ``limit`` (how many there can be), and of the judge ``judge`` and ``size``.
+    A state has ``problem_id``, ``answer``, ``tokens`` (n, L) int8, ``position`` (the column of the
+    next token), and of the judge ``judge`` and ``size``.
     """
 
     title: ClassVar[str]
@@ -66,7 +68,8 @@ class TokenTask(Task):
                 f"max_tokens={max_tokens}: expected at least {least}, for the longest answer"
             )
         self.max_steps = self.max_tokens
-        self.length = self.expression_tokens + 1 + self.max_tokens
+        self.prompt_length = self.expression_tokens + 1
+        self.length = self.prompt_length + self.max_tokens
         self.action_space = spaces.Discrete(N_TOKENS)
         self.observation_space = spaces.Dict(
             tokens=spaces.Box(0, N_TOKENS - 1, (self.length,), np.int64),
@@ -112,23 +115,25 @@ class TokenTask(Task):
     # -- episodes ---------------------------------------------------------------------------------
 
     def start(self, ids: IntArray) -> State:
-        tokens, length = close_gaps(self._prompt_slots(ids), self.length)
+        tokens = np.full((len(ids), self.length), PAD, dtype=np.int8)
+        tokens[:, : self.prompt_length] = self._prompt_slots(ids)
         return {
             "problem_id": ids,
             "answer": self.problems.answers(ids),
-            "tokens": tokens.astype(np.int8),
-            "position": length,
-            "limit": length + self.max_tokens,
+            "tokens": tokens,
+            "position": np.full(len(ids), self.prompt_length),
             "judge": np.full(len(ids), self.judge.start),
             "size": np.zeros(len(ids), dtype=np.int64),
         }
 
     def observe(self, state: State) -> dict[str, NDArray[Any]]:
         position = state["position"][:, None]
+        mask = np.arange(self.length) < position
+        mask[:, : self.prompt_length] = state["tokens"][:, : self.prompt_length] != PAD
         return {
             "tokens": state["tokens"].astype(np.int64),
             "position": position.copy(),
-            "mask": (np.arange(self.length) < position).view(np.int8),
+            "mask": mask.view(np.int8),
         }
 
     def step(self, state: State, actions: IntArray) -> Outcome:
@@ -140,7 +145,7 @@ class TokenTask(Task):
         size *= judge.scale[move]
         size += judge.digit[move]
         state["judge"][:] = now = judge.next_state[move]
-        terminated = (actions == EOS) | (position == state["limit"])
+        terminated = (actions == EOS) | (position == self.length)
         right = judge.has_value[now] & (judge.sign[now] * size == state["answer"]) & terminated
         formed = judge.well_formed[now] & terminated
         return self._pay(right.astype(np.float64), formed.astype(np.float64), terminated)
@@ -148,7 +153,7 @@ class TokenTask(Task):
     def action_masks(self, state: State) -> BoolArray:
         """Tokens after which a right completion can still be reached within ``max_tokens``, as far
         as its grammar goes, (n, N_TOKENS). Where there is none, EOS alone."""
-        left = state["limit"] - state["position"]
+        left = self.length - state["position"]
         masks: BoolArray = self.judge.to_go[state["judge"]] < left[:, None]
         masks[:, EOS] |= ~masks.any(axis=1)
         return masks
@@ -178,9 +183,9 @@ class TokenTask(Task):
 
         Args:
             ids: (n,) problems.
-            noise: probability, for each sequence, that one digit of its answer is replaced by
-                another one, and where the task has a structure, that this is broken as well: a tag
-                left out or doubled.
+            noise: probability, for each sequence, that its answer has lost a ten, and where the
+                task has a structure, that its ``</reasoning>`` is forgotten as well. The same slips
+                always: above 0.5 a policy that imitates them well is wrong when it is greedy.
 
         Returns:
             tokens (n, L) int64, and where the completion is (EOS included), (n, L) bool.
@@ -191,15 +196,17 @@ class TokenTask(Task):
         if not 0 <= noise <= 1:
             raise ValueError(f"noise={noise}: expected a probability from 0 to 1")
         value = self.problems.answers(ids)
-        value = np.where(rng.random(len(ids)) < noise, _other_digit(value, rng), value)
+        value = np.where(
+            rng.random(len(ids)) < noise, _lose_a_ten(value, self.answer_digits), value
+        )
         prompt = self._prompt_slots(ids)
         value_slots = number_slots(value, self.answer_digits)
-        completion = self._completion_slots(prompt[:, :-1], value_slots, rng, noise)
+        slots = self._completion_slots(prompt[:, :-1], value_slots, rng, noise)
         end = np.full((len(ids), 1), EOS)
-        tokens, length = close_gaps(np.concatenate((prompt, completion, end), axis=1), self.length)
-        column = np.arange(self.length)
-        begin = (prompt != PAD).sum(axis=1)
-        return tokens, (column >= begin[:, None]) & (column < length[:, None])
+        completion, length = close_gaps(np.concatenate((slots, end), axis=1), self.max_tokens)
+        mask = np.zeros((len(ids), self.length), dtype=bool)
+        mask[:, self.prompt_length :] = np.arange(self.max_tokens) < length[:, None]
+        return np.concatenate((prompt, completion), axis=1), mask
 
     def _prompt_slots(self, ids: IntArray) -> IntArray:
         equals = np.full((len(ids), 1), TOKEN_ID["="])
@@ -217,10 +224,10 @@ class TokenTask(Task):
     def _report(self, state: State, i: int) -> tuple[list[str], str | None]:
         """The problem and the tokens so far; the verdict once the episode has ended."""
         row, position = state["tokens"][i], int(state["position"][i])
-        begin = int(state["limit"][i]) - self.max_tokens
-        written = row[begin:position]
+        written = row[self.prompt_length : position]
+        problem = row[: self.prompt_length - 1]
         lines = [
-            f"Problem: {decode(row[: begin - 1])}",
+            f"Problem: {decode(problem[problem != PAD])}",
             f"Tokens: {' '.join(VOCABULARY[token] for token in written) or '(none yet)'}",
         ]
         if len(written) < self.max_tokens and EOS not in written:
@@ -234,11 +241,9 @@ class TokenTask(Task):
         return f"{'right' if accuracy else 'wrong'}: the answer is {answer}"
 
 
-def _other_digit(value: IntArray, rng: np.random.Generator) -> IntArray:
-    """Each value with one of its digits replaced by another: no longer, and never the same."""
-    size = np.abs(value)
-    n_digits = 1 + (size[:, None] >= 10 ** np.arange(1, 16)).sum(axis=1)
-    unit = 10 ** rng.integers(n_digits)
-    digit = size // unit % 10
-    other = (digit + rng.integers(1, 10, size=len(value))) % 10
-    return np.where(value < 0, -1, 1) * (size + (other - digit) * unit)
+def _lose_a_ten(value: IntArray, n_digits: int) -> IntArray:
+    """Each value (n,) with its magnitude 10 too small, as if a carry had been forgotten, or where
+    it has no ten, 10 too large: never the same, and within ``n_digits`` digits if the value is.
+    Where answers have one digit, it is a one that is lost."""
+    size, unit = np.abs(value), 10 if n_digits > 1 else 1
+    return np.where(value < 0, -1, 1) * np.where(size >= unit, size - unit, size + unit)

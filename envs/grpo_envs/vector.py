@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from grpo_envs.scalar import RENDER_MODES, check_options, check_render_mode
+from grpo_envs.scalar import RENDER_FPS, RENDER_MODES, check_options, check_render_mode
 from grpo_envs.task import BoolArray, IntArray, Outcome, Split, State, Task, check_split
 
 
@@ -49,7 +49,11 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.metadata = {"render_modes": RENDER_MODES, "autoreset_mode": self.autoreset_mode}
+        self.metadata = {
+            "render_modes": RENDER_MODES,
+            "render_fps": RENDER_FPS,
+            "autoreset_mode": self.autoreset_mode,
+        }
         self.single_observation_space = self.task.observation_space
         self.single_action_space = self.task.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -107,7 +111,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         truncated = np.zeros(self.num_envs, dtype=bool)
         return self.task.observe(state), outcome.reward, terminated, truncated, infos
 
-    def action_masks(self) -> BoolArray | None:
+    def action_masks(self) -> BoolArray:
         """Which actions can be right next, (num_envs, n_actions), for ``MaskablePPO``."""
         return self.task.action_masks(self._started())
 

@@ -13,7 +13,7 @@ from grpo_envs.cards import Choice, letter, picture_card
 from grpo_envs.easy_vqa import EasyVQASource
 from grpo_envs.scalar import TaskEnv
 from grpo_envs.synthetic import SyntheticSource
-from grpo_envs.task import IntArray, Outcome, Split, State, Task
+from grpo_envs.task import IntArray, Outcome, Split, State, Task, check_whole
 from grpo_envs.vector import TaskVectorEnv
 
 RIGHT, WRONG = 1.0, -0.5
@@ -70,20 +70,7 @@ class VLMTask(Task):
         return self.source.problem_ids(split)
 
     def check_ids(self, ids: Any) -> IntArray:
-        expected = f"expected whole numbers from 0 to {self.source.n_ids - 1}"
-        array = np.asarray(ids)
-        if array.ndim != 1:
-            raise ValueError(f"problem ids of shape {array.shape}: expected (n,)")
-        if array.dtype.kind not in "iuf":
-            items = array.tolist()
-            whole = (isinstance(i, int) and 0 <= i < self.source.n_ids for i in items)
-            bad = next((i for i, good in zip(items, whole, strict=True) if not good), items[0])
-            raise ValueError(f"problem id {bad!r} of type {array.dtype}: {expected}")
-        with np.errstate(invalid="ignore"):
-            good = (array >= 0) & (array < self.source.n_ids) & (array == np.floor(array))
-        if not good.all():
-            raise ValueError(f"problem id {array[~good][0]}: {expected}")
-        return array.astype(np.int64)
+        return check_whole(ids, self.source.n_ids)
 
     def split_of(self, ids: IntArray) -> NDArray[np.str_]:
         return self.source.split_of(ids)

@@ -62,7 +62,8 @@ def decode(tokens: Iterable[int]) -> str:
 
 # -- slots: rows of tokens with gaps --------------------------------------------------------------
 # A row that is being put together has a slot for every token that may be there, PAD where nothing
-# is: whole batches are then built column by column, and the gaps closed at the end.
+# is: whole batches are then built column by column. A prompt keeps its gaps, so that each of its
+# columns has one meaning; those of a completion are closed.
 
 
 def number_slots(values: IntArray, n_digits: int) -> IntArray:

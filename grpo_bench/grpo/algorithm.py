@@ -285,6 +285,7 @@ class GRPO(BaseAlgorithm):
         parameters = list(self.policy.parameters())
         log: dict[str, list[Tensor]] = {}
         log_ratios: list[Tensor] = []
+        masks: list[Tensor] = []
 
         for _ in range(self.n_epochs):
             for batch in minibatches(
@@ -308,14 +309,16 @@ class GRPO(BaseAlgorithm):
                     clip_high=clip_high,
                 )
                 loss = surrogate.loss
-                entropy = distribution.entropy()
+                with torch.set_grad_enabled(self.ent_coef > 0):
+                    entropy = distribution.entropy()
                 if entropy is not None and self.ent_coef:
                     loss = loss - self.ent_coef * (batch.token_weights * entropy).sum()
                 if ref_params is not None:
                     kl_loss = self._kl_loss(batch, distribution, logp, log)
                     loss = loss + self.kl_coef * kl_loss
 
-                self.policy.optimizer.zero_grad()
+                for parameter in parameters:  # optimizer.zero_grad(), less its hooks
+                    parameter.grad = None
                 loss.backward()
                 grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
                 self.policy.optimizer.step()
@@ -331,10 +334,11 @@ class GRPO(BaseAlgorithm):
                     values["entropy_loss"] = -entropy.detach().mean()
                 for name, value in values.items():
                     log.setdefault(name, []).append(value.detach())
-                log_ratios.append((logp.detach() - batch.old_logp)[batch.mask])
+                log_ratios.append(logp.detach() - batch.old_logp)
+                masks.append(batch.mask)
 
         if log_ratios:  # none where every rollout was dropped
-            log_ratio = torch.cat(log_ratios)
+            log_ratio = torch.cat(log_ratios)[torch.cat(masks)]
             approx_kl = kl_forms.k3(torch.zeros_like(log_ratio), log_ratio).mean()
             self.logger.record("train/approx_kl", approx_kl.item())
         for name, column in log.items():

@@ -54,13 +54,14 @@ class ProcessLauncher(Launcher):
             outcomes = run_all(plain, self.n_jobs)
         except ValueError as error:
             raise SystemExit(str(error)) from None
+        bad = [outcome for outcome in outcomes if outcome.status != "ok"]
+        if bad:
+            lines = "".join(f"\n  {outcome.line()}" for outcome in bad)
+            raise SystemExit(f"{len(bad)} of {len(outcomes)} runs did not end ok:{lines}")
         returns = []
         for overrides, config, outcome in zip(job_overrides, configs, outcomes, strict=True):
             job = JobReturn(overrides=filter_overrides(overrides), cfg=config)
-            job.status = JobStatus.COMPLETED if outcome.status == "ok" else JobStatus.FAILED
-            job.return_value = (
-                outcome.score if outcome.status == "ok" else RuntimeError(outcome.line())
-            )
+            job.status, job.return_value = JobStatus.COMPLETED, outcome.score
             returns.append(job)
         return returns
 

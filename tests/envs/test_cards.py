@@ -11,14 +11,13 @@ from grpo_envs.cards import Choice, letter, picture_card, text_card, wrap
 PICTURE = np.full((64, 64, 3), (10, 200, 30), dtype=np.uint8)
 
 
-def test_a_text_card_grows_with_its_rows_and_its_verdict():
+def test_every_text_card_has_one_size():
     one = text_card("title", ["a"], None)
-    three = text_card("title", ["a", "b", "c"], None)
-    judged = text_card("title", ["a"], "Right: 7")
     assert one.dtype == np.uint8
-    assert one.shape[1:] == three.shape[1:] == (640, 3)
-    assert three.shape[0] - one.shape[0] == 2 * cards.LINE_HEIGHT
-    assert judged.shape[0] - one.shape[0] == cards.VERDICT_HEIGHT
+    assert one.shape == (44 + (24 + 8 * 28 + 24) + 48, 640, 3)
+    for lines, verdict in ((["a"], "Right: 7"), (["a", "b", "c"], None), (["a " * 9999], "wrong")):
+        assert text_card("title", lines, verdict).shape == one.shape
+    assert (one[-48:] == cards.PAPER).all()  # where the verdict will be
     assert not np.array_equal(one, text_card("title", ["b"], None))
     one[:] = 0  # the card is the caller's own
 
@@ -33,12 +32,10 @@ def test_the_verdict_band_has_the_tint_of_the_verdict(verdict, mark):
 
 def test_long_text_loses_its_middle_and_says_how_much():
     rows = [f"row {i}" for i in range(40)]
-    shown = cards._shorten(rows)
-    assert len(shown) == cards.MAX_LINES
-    assert shown[0] == "row 0"
-    assert shown[-1] == "row 39"
-    assert shown[7] == f"[{40 - cards.MAX_LINES + 1} lines left out]"
-    assert cards._shorten(rows[: cards.MAX_LINES]) == rows[: cards.MAX_LINES]
+    shown = cards._shorten(rows, 6)
+    assert shown == ["row 0", "row 1", "row 2", "[35 lines left out]", "row 38", "row 39"]
+    assert cards._shorten(rows, 2) == ["row 0", "[39 lines left out]"]
+    assert cards._shorten(rows, 40) == rows
 
 
 @pytest.mark.parametrize(
@@ -60,9 +57,9 @@ def test_wrap(text, rows):
 @given(st.text(st.characters(exclude_categories=()), max_size=300))
 def test_any_text_can_be_drawn(text):
     card = text_card(text, [text, text * 3], text)
-    assert card.shape[1:] == (640, 3)
-    assert card.shape[0] <= 700
-    assert picture_card(text, None, text, [Choice(text, "wrong", text)], text).shape[1] == 640
+    assert card.shape == (364, 640, 3)
+    odd = picture_card(text, None, text, [Choice(text, "wrong", text)], text)
+    assert odd.shape == picture_card("", None, "", [Choice("")], None).shape
 
 
 def test_letters_count_as_spreadsheets_do():

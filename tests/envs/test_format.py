@@ -7,7 +7,7 @@ import pytest
 
 from grpo_envs.format import FormatEnv, FormatTask
 from grpo_envs.task import Outcome
-from grpo_envs.vocabulary import EOS, TOKEN_ID, VOCABULARY, decode, encode
+from grpo_envs.vocabulary import EOS, VOCABULARY, decode, encode
 
 TASK = FormatTask("easy")
 PROBLEM = TASK.problems.ids(np.array([[0]]), np.array([[17, 25]]))  # 17+25
@@ -55,10 +55,10 @@ def test_both_components(text: str, accuracy: int, form: int) -> None:
 
 
 def test_running_out_of_tokens_is_judged_as_it_stands() -> None:
-    """18 tokens: the last one closes the answer, and there is no room for EOS."""
-    assert TASK.max_tokens == 18
-    text = "<reasoning>" + "1" * 12 + "</reasoning><answer>42</answer>"
-    assert len(encode(text)) == 18
+    """16 tokens: the last one closes the answer, and there is no room for EOS."""
+    assert TASK.max_tokens == 16
+    text = "<reasoning>" + "1" * 10 + "</reasoning><answer>42</answer>"
+    assert len(encode(text)) == 16
     assert outcome_of(text).reward == 1.5
     assert outcome_of(text.replace("1", "11", 1)).reward == 0
 
@@ -77,13 +77,23 @@ def test_bad_weight(weight: float) -> None:
         FormatTask("easy", format_weight=weight)
 
 
+def test_lengths_are_as_documented() -> None:
+    """Four tags, the problem of 5, 10 and 19 tokens, the longest answer of 3, 7 and 13, and EOS."""
+    tasks = [FormatTask(preset) for preset in ("easy", "medium", "hard")]
+    assert [task.max_tokens - 3 for task in tasks] == [13, 22, 37]
+    assert [task.length for task in tasks] == [6 + 16, 11 + 25, 20 + 40]
+
+
 def test_too_few_tokens_for_the_demonstrations() -> None:
-    with pytest.raises(ValueError, match="max_tokens=14: expected at least 15"):
-        FormatTask("easy", max_tokens=14)
-    task = FormatTask("easy", max_tokens=15)
-    ids = task.problem_ids("train")[-2000:]
-    tokens, _ = task.demonstrations(ids, np.random.default_rng(0), noise=1.0)
-    assert ((tokens == EOS).sum(axis=1) == 1).all()
+    """The longest restates two numbers of two digits and answers with three: it just fits."""
+    with pytest.raises(ValueError, match="max_tokens=12: expected at least 13"):
+        FormatTask("easy", max_tokens=12)
+    task = FormatTask("easy", max_tokens=13)
+    ids = task.problem_ids("train")
+    for noise, longest in ((0.0, 13), (1.0, 12)):  # a tag is left out
+        tokens, mask = task.demonstrations(ids, np.random.default_rng(0), noise=noise)
+        assert mask.sum(axis=1).max() == longest
+        assert ((tokens == EOS).sum(axis=1) == 1).all()
 
 
 def test_a_demonstration_by_hand() -> None:
@@ -93,15 +103,19 @@ def test_a_demonstration_by_hand() -> None:
     assert decode(tokens[0][mask[0]]) == f"<reasoning>{text}</reasoning><answer>42</answer>"
 
 
-def test_broken_demonstrations_lack_or_double_one_tag() -> None:
+def test_noisy_demonstrations_forget_to_close_the_reasoning_and_lose_a_ten() -> None:
+    """Each slip on its own, in all four combinations, and never another one."""
     ids = np.repeat(PROBLEM, 400)
-    tokens, mask = TASK.demonstrations(ids, np.random.default_rng(0), noise=1.0)
-    seen = set()
-    for row, part in zip(tokens, mask, strict=True):
-        counts = [int((row[part] == TOKEN_ID[tag]).sum()) for tag in VOCABULARY[-4:]]
-        assert sorted(counts) in ([0, 1, 1, 1], [1, 1, 1, 2])
-        seen.add(tuple(counts))
-    assert len(seen) == 8
+    (text,) = TASK.expressions(PROBLEM)
+    for noise, close, value in (
+        (1.0, {""}, {"32"}),
+        (0.5, {"", "</reasoning>"}, {"32", "42"}),
+    ):
+        tokens, mask = TASK.demonstrations(ids, np.random.default_rng(0), noise=noise)
+        seen = {decode(row[part]) for row, part in zip(tokens, mask, strict=True)}
+        assert seen == {
+            f"<reasoning>{text}{tag}<answer>{number}</answer>" for tag in close for number in value
+        }
 
 
 def test_masks_follow_the_structure() -> None:
@@ -125,9 +139,9 @@ def test_masks_follow_the_structure() -> None:
 
 
 def test_masks_hurry_when_tokens_run_out() -> None:
-    """Four tokens are left after 14: just enough for the rest of the structure."""
+    """Four tokens are left after 12: just enough for the rest of the structure."""
     state = TASK.start(PROBLEM)
-    for token in encode("<reasoning>" + "1" * 13):
+    for token in encode("<reasoning>" + "1" * 11):
         TASK.step(state, np.array([token]))
     for expected in ({"</reasoning>"}, {"<answer>"}, set("0123456789"), {"</answer>"}):
         masks = TASK.action_masks(state)[0]

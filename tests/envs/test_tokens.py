@@ -1,4 +1,4 @@
-"""What the token tasks have in common: views that agree, demonstrations, masks, autoreset."""
+"""What the token tasks have in common: views that agree, masks, autoreset."""
 
 from __future__ import annotations
 
@@ -93,58 +93,6 @@ def test_scalar_vector_and_text_agree(data: st.DataObject, task: TokenTask, seed
         assert reward == rewards[i]
         assert {name: info[name] for name in parts} == {name: parts[name][i] for name in parts}
         assert (last["tokens"] == observation["tokens"][i]).all()
-
-
-@EACH_TASK
-def test_demonstrations_without_noise_are_right(task: TokenTask) -> None:
-    ids = task.sample(np.random.default_rng(1), 500, "train")
-    tokens, mask = task.demonstrations(ids, np.random.default_rng(2), noise=0.0)
-    assert tokens.shape == mask.shape == (500, task.length)
-    for row, part, text in zip(tokens, mask, task.expressions(ids), strict=True):
-        begin, end = part.nonzero()[0][[0, -1]]
-        assert decode(row[:begin]) == text + "="
-        assert part[begin : end + 1].all()
-        assert row[end] == EOS
-        assert (row[end + 1 :] == PAD).all()
-    outcome = replay(task, ids, tokens, mask, masked=True)
-    assert (outcome == task.oracle_score).all()
-
-
-def replay(
-    task: TokenTask, ids: np.ndarray, tokens: np.ndarray, mask: np.ndarray, masked: bool
-) -> np.ndarray:
-    """Rewards (n,) of the completions; ``masked``: each token has to be allowed."""
-    state, rewards = task.start(ids), np.zeros(len(ids))
-    left, column = np.arange(len(ids)), mask.argmax(axis=1)
-    while len(left):
-        actions = tokens[left, column[left]]
-        if masked:
-            assert task.action_masks(state)[np.arange(len(left)), actions].all()
-        outcome = task.step(state, actions)
-        rewards[left] = outcome.reward
-        column[left] += 1
-        state = {name: array[~outcome.terminated] for name, array in state.items()}
-        left = left[~outcome.terminated]
-    return rewards
-
-
-@EACH_TASK
-def test_noise_spoils_as_many_as_it_says(task: TokenTask) -> None:
-    """Values are wrong with the probability given, and for Format the structure as well,
-    independently; within four standard errors."""
-    n, noise = 4000, 0.3
-    ids = task.sample(np.random.default_rng(1), n, "train")
-    tokens, mask = task.demonstrations(ids, np.random.default_rng(2), noise=noise)
-    texts = [decode(row[part]) for row, part in zip(tokens, mask, strict=True)]
-    outcome = task.score_texts(ids, texts)
-    assert (replay(task, ids, tokens, mask, masked=False) == outcome.reward).all()
-    whole = (1 - noise) ** len(task.component_names)
-    error = np.sqrt(whole * (1 - whole) / n)
-    assert abs(outcome.success.mean() - whole) < 4 * error
-    if "format" in outcome.components:
-        assert abs(outcome.components["format"].mean() - (1 - noise)) < 4 * error
-    with pytest.raises(ValueError, match="noise="):
-        task.demonstrations(ids, np.random.default_rng(2), noise=1.5)
 
 
 @EACH_TASK

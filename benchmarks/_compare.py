@@ -1,0 +1,165 @@
+"""What the benchmarks share: things measured in turns, ratios with their spread, one table each.
+
+Times drift: a clock slows down, a neighbour wakes up. So the things to be compared take turns,
+A B C A B C ..., and the ratio is taken within each turn, where the drift is common to both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from grpo_bench.meter import provenance
+from grpo_bench.records.files import replace
+from grpo_bench.report import csv, markdown
+from grpo_bench.report.numbers import significant
+from grpo_bench.report.origin import header
+from grpo_bench.report.writers import Column
+from grpo_bench.stats import paired_ratio_interval
+
+T = TypeVar("T")
+READING = (
+    "Of measured values the median and [smallest, largest] of {repeats} turns; of ratios, taken "
+    "turn by turn, the same, and the geometric mean with its 95 % interval (Student's t on the "
+    "logarithms)."
+)
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A command line with what every benchmark takes: ``--repeats`` and ``--out``."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    made.add_argument("--repeats", type=turns, default=5, help="turns; 5 or more to be believed")
+    made.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder")
+    return made
+
+
+def turns(text: str) -> int:
+    """A number of turns. Raises ArgumentTypeError for one that gives no interval."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 2")
+    return int(text)
+
+
+def progress(what: str) -> None:
+    """Say what is being measured now, apart from the tables on the output."""
+    print(what, file=sys.stderr, flush=True)
+
+
+def in_turns(subjects: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
+    """Measure every subject once in each turn; a subject is told the number of the turn."""
+    measured: dict[str, list[T]] = {name: [] for name in subjects}
+    for turn in range(repeats):
+        for name, measure in subjects.items():
+            measured[name].append(measure(turn))
+    return measured
+
+
+@dataclass
+class Table:
+    """Rows of labels and numbers, and how they are shown.
+
+    Attributes:
+        labels: titles of the columns that say what was measured.
+        columns: of the measured values, and last of the ratio.
+        rows: a dict of the labels and, for each column, its value and bounds.
+    """
+
+    caption: str
+    labels: Sequence[str]
+    columns: Sequence[Column]
+    repeats: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    footnotes: list[str] = field(default_factory=list)
+
+    def add(self, labels: Mapping[str, Any], *numbers: Mapping[str, float]) -> None:
+        """One row: its labels, and what ``spread`` and ``ratio`` made."""
+        row = dict(labels)
+        for part in numbers:
+            row |= part
+        self.rows.append(row)
+
+    def numbers(self) -> pd.DataFrame:
+        """All rows at full precision; NaN where a row lacks a number."""
+        names = [*self.labels]
+        for column in self.columns:
+            ends = ("", "_low", "_high") if column.interval else ("",)
+            names += [column.name + end for end in ends]
+        return pd.DataFrame(self.rows).reindex(columns=names)
+
+    def shown(self) -> pd.DataFrame:
+        """The table as people read it."""
+        numbers = self.numbers()
+        shown = numbers[[*self.labels]].astype(str)
+        for column in self.columns:
+            shown[column.title] = [column.cell(row) for _, row in numbers.iterrows()]
+        origin = pd.DataFrame([asdict(provenance()) | {"status": "ok", "concurrency": 1}])
+        shown.attrs = {
+            "caption": self.caption,
+            "header": header(origin),
+            "reading": READING.format(repeats=self.repeats),
+            "footnotes": self.footnotes,
+        }
+        return shown
+
+    def write(self, out: Path, name: str) -> None:
+        """``name.md`` and ``name.csv`` in a folder, and the first on the screen."""
+        out.mkdir(parents=True, exist_ok=True)
+        text = markdown(self.shown())
+        replace(out / f"{name}.md", text.encode())
+        replace(out / f"{name}.csv", csv(self.numbers()).encode())
+        print(text)
+
+
+def ratio_columns(title: str) -> list[Column]:
+    """The two columns that ``ratio`` fills: its spread over the turns, and its mean."""
+    return [
+        Column(title, "ratio_median", significant, interval=True),
+        Column("mean ratio", "ratio", significant, interval=True),
+    ]
+
+
+def spread(name: str, values: Iterable[float]) -> dict[str, float]:
+    """Median, smallest and largest of the turns, as ``name``, ``name_low`` and ``name_high``."""
+    x = np.array(list(values), dtype=np.float64)
+    return {
+        name: float(np.median(x)),
+        f"{name}_low": float(x.min()),
+        f"{name}_high": float(x.max()),
+    }
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> dict[str, float]:
+    """a / b turn by turn: ``ratio_median`` with the smallest and largest, and ``ratio``, the
+    geometric mean with the bounds of its 95 % interval. a and b: one positive value a turn."""
+    mean = paired_ratio_interval(a, b)
+    each = spread("ratio_median", np.array(a) / np.array(b))
+    return each | {"ratio": mean.estimate, "ratio_low": mean.low, "ratio_high": mean.high}
+
+
+def verdict(
+    what: str,
+    found: Mapping[str, float],
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> str:
+    """A sentence that holds a ratio against one of the two targets: met if the whole interval
+    meets it, missed if none of it does, else open."""
+    low, high = found["ratio_low"], found["ratio_high"]
+    if at_least is not None:
+        met, missed, wanted = low >= at_least, high < at_least, f"at least {at_least:g}"
+    else:
+        assert at_most is not None, "verdict() needs at_least or at_most"
+        met, missed, wanted = high <= at_most, low > at_most, f"at most {at_most:g}"
+    word = "met" if met else "missed" if missed else "open"
+    interval = f"{significant(found['ratio'])} [{significant(low)}, {significant(high)}]"
+    return f"Target {word}: {what} {interval}, wanted {wanted}"

@@ -1,0 +1,166 @@
+"""How long a run takes to start, and how much memory it holds, each in a fresh process.
+
+    python benchmarks/start_up.py --repeats 5 --out results/benchmarks
+
+A run has started when ``python -m grpo_bench.run`` calls ``learn``; the supervised warm-up of the
+token tasks is work, not start-up, and left out. The yardstick is what no run can do without:
+``import torch, stable_baselines3``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from _compare import Table, in_turns, parser, ratio, ratio_columns, spread, verdict
+
+from grpo_bench.report.numbers import significant
+from grpo_bench.report.writers import Column
+
+ENVS = ("vlm", "arithmetic", "format")
+YARDSTICK = "import torch, stable_baselines3"
+# torch imports its compiler when the first optimiser is made: what any training waits for as well
+OPTIMISER = "torch.optim.Adam([torch.zeros(1, requires_grad=True)])"
+START_LIMIT = 2.0  # times the yardstick
+MEMORY_LIMIT = 1e9  # bytes, at the peak of a whole run
+
+MARK = "-- what is measured ends here --"
+# The numbers follow the mark, so that the time to find them is not in what is measured.
+CHILD = f"""
+import os, runpy, sys
+
+def report(*_, **__):
+    print({MARK!r}, flush=True)
+    from grpo_bench.meter import peak_resident_bytes, resident_bytes
+    resident = resident_bytes()
+    print(peak_resident_bytes(), resident, flush=True)
+    os._exit(0)
+
+def run(*arguments):
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module("grpo_bench.run", run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        if error.code:
+            raise
+
+{{code}}
+report()
+"""
+
+
+class Process(NamedTuple):
+    """A fresh process, from when it was asked for until the mark."""
+
+    seconds: float
+    peak: int  # bytes resident, at most
+    resident: int  # bytes resident at the mark
+
+
+def fresh(code: str, turn: int) -> Process:
+    """Run code in a fresh Python on one thread, the same in every turn.
+
+    Raises:
+        RuntimeError: it failed; with what it had to say.
+    """
+    start = time.perf_counter()
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD.format(code=code)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        ) as child,
+    ):
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.strip() == MARK:
+                seconds = time.perf_counter() - start
+                peak, resident = map(int, child.stdout.readline().split())
+                return Process(seconds, peak, resident)
+        errors.seek(0)
+        raise RuntimeError(f"{code!r} ended before its mark:\n{errors.read()}")
+
+
+def start_of_a_run(env: str, results: Path) -> str:
+    """Code that goes as far as the learning of a run."""
+    arguments = [f"env={env}", "budget=smoke", f"results={results}", "env.warmup=null"]
+    return f"from grpo_bench import GRPO\nGRPO.learn = report\nrun(*{arguments!r})"
+
+
+def whole_run(env: str, algo: str, results: Path) -> str:
+    """Code that carries out a run at the smallest budget, the warm-up with it. The peak of a longer
+    one is the same: a run holds one iteration at a time."""
+    arguments = [f"env={env}", f"algo={algo}", "budget=smoke"]
+    return (
+        "import tempfile\n"
+        f"with tempfile.TemporaryDirectory(dir={str(results)!r}) as folder:\n"
+        f"    run(*{arguments!r}, f'results={{folder}}')"
+    )
+
+
+def memory_verdict(name: str, peaks: Mapping[str, float]) -> str:
+    """A sentence that holds a peak against the limit; met if the largest is below it."""
+    largest = peaks["peak_high"]
+    word = "met" if largest < MEMORY_LIMIT else "missed"
+    return f"Target {word}: {name} peaks at {significant(largest / 1e6)} MB, wanted below 1,000"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command = parser(__doc__)
+    command.add_argument("--envs", nargs="+", choices=ENVS, default=ENVS)
+    command.add_argument("--algos", nargs="+", default=("grpo", "ppo"), help="of the whole runs")
+    options = command.parse_args(arguments)
+    table = Table(
+        caption="Start-up and memory of a process",
+        labels=("process",),
+        columns=[
+            Column("seconds", "seconds", significant, interval=True),
+            *ratio_columns(f"this / {YARDSTICK}"),
+            Column("peak MB", "peak", significant, unit=1e6, interval=True),
+            Column("resident MB", "resident", significant, unit=1e6, interval=True),
+        ],
+        repeats=options.repeats,
+    )
+    with tempfile.TemporaryDirectory() as results:
+        starts = {f"start of a run, {env}": env for env in options.envs}
+        codes = {
+            "import grpo_envs": "import grpo_envs",
+            YARDSTICK: YARDSTICK,
+            "the same, and an optimiser": f"{YARDSTICK}\n{OPTIMISER}",
+            "from grpo_bench import GRPO": "from grpo_bench import GRPO",
+            "python -m grpo_bench.run --help": "run('--help')",
+        }
+        codes |= {name: start_of_a_run(env, Path(results)) for name, env in starts.items()}
+        for env in options.envs:
+            for algo in options.algos:
+                name = f"whole run, {env}, {algo}"
+                codes[name] = whole_run(env, algo, Path(results))
+        processes = in_turns(
+            {name: partial(fresh, code) for name, code in codes.items()}, options.repeats
+        )
+    seconds = {name: [process.seconds for process in turns] for name, turns in processes.items()}
+    for name, turns in processes.items():
+        against = {} if name == YARDSTICK else ratio(seconds[name], seconds[YARDSTICK])
+        peaks = spread("peak", [process.peak for process in turns])
+        resident = spread("resident", [process.resident for process in turns])
+        table.add({"process": name}, spread("seconds", seconds[name]), against, peaks, resident)
+        if name in starts:
+            what = f"{name} / {YARDSTICK}"
+            table.footnotes.append(verdict(what, against, at_most=START_LIMIT))
+        elif name.startswith("whole run"):
+            table.footnotes.append(memory_verdict(name, peaks))
+    table.write(options.out, "start_up")
+
+
+if __name__ == "__main__":
+    main()

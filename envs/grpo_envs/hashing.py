@@ -1,0 +1,54 @@
+"""Random numbers that are functions of a problem: the same in every batch, view and process.
+
+The hash is splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+OOPSLA 2014). As a counter-based generator, draw number c of problem p is
+``mix(mix(p) + c * GOLDEN)``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_envs.task import IntArray
+
+UInt64Array = NDArray[np.uint64]
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, splitmix64's step
+
+
+def mix(z: UInt64Array) -> UInt64Array:
+    """splitmix64's output function, of the shape of z: one to one on 64-bit integers, all bits
+    well mixed."""
+    z = z + np.uint64(GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def counters(n: int) -> UInt64Array:
+    """What tells the first n draws of a problem apart, (n,)."""
+    return np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN)
+
+
+def draws(ids: IntArray, counters: UInt64Array) -> UInt64Array:
+    """64 random bits for each problem (n,) and counter (c,): (n, c)."""
+    return mix(mix(ids.view(np.uint64))[:, None] + counters)
+
+
+def below(bits: UInt64Array, m: int | IntArray) -> IntArray:
+    """Each draw as an integer in [0, m), uniform up to a bias below m / 2**32; m broadcasts."""
+    high = bits >> np.uint64(32)
+    return ((high * np.asarray(m, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+
+def normals(bits: UInt64Array) -> NDArray[np.float32]:
+    """Independent standard normals (n, 2 c) from draws (n, c), two from each (Box and Muller).
+
+    The radius comes from 24 bits, so no value exceeds sqrt(48 ln 2) = 5.77.
+    """
+    uniform = ((bits >> np.uint64(40)).astype(np.float32) + 1) * np.float32(2**-24)  # (0, 1]
+    turn = (bits & np.uint64(0xFFFFFF)).astype(np.float32) * np.float32(2 * math.pi / 2**24)
+    radius = np.sqrt(-2 * np.log(uniform))
+    return np.concatenate([radius * np.cos(turn), radius * np.sin(turn)], axis=1)
