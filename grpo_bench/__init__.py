@@ -8,7 +8,7 @@ import grpo_envs  # noqa: F401  registers the environments
 
 if TYPE_CHECKING:
     from grpo_bench.grpo.algorithm import GRPO
-    from grpo_bench.records import load_results
+    from grpo_bench.records.load import load_results
 
 __all__ = ["GRPO", "load_results"]
 __version__ = "0.1.0"
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return GRPO
     if name == "load_results":
-        from grpo_bench.records import load_results
+        from grpo_bench.records.load import load_results
 
         return load_results
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pandas as pd
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -14,12 +13,14 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 CHUNK = 4096  # episodes side by side: bounds the memory of an evaluation
 
 
-def evaluate(model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], split: str) -> pd.DataFrame:
+def evaluate(
+    model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], split: str
+) -> dict[str, np.ndarray]:
     """Greedy episodes on all problems of a split.
 
     Returns:
         Columns ``problem_id``, ``reward`` (the episode's sum), ``success``, ``length`` and the
-        task's reward components; in the order of the split's frozen list.
+        task's reward components, each (n,), in the order of the split's frozen list.
     """
     task = gym.make_vec(env_id, 1, split=split, **kwargs).unwrapped.task  # type: ignore[attr-defined]
     ids = task.problem_ids(split)
@@ -27,12 +28,12 @@ def evaluate(model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], split: s
         _play(model, env_id, kwargs | {"split": split}, ids[first : first + CHUNK])
         for first in range(0, len(ids), CHUNK)
     ]
-    return pd.concat(parts, ignore_index=True)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _play(
     model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], ids: np.ndarray
-) -> pd.DataFrame:
+) -> dict[str, np.ndarray]:
     env = gym.make_vec(env_id, len(ids), autoreset_mode=AutoresetMode.DISABLED, **kwargs)
     columns = ("is_success", *env.unwrapped.task.component_names)  # type: ignore[attr-defined]
     total = {name: np.zeros(len(ids)) for name in ("reward", *columns)}
@@ -47,7 +48,7 @@ def _play(
             total[name] += np.where(ended, 0.0, values)
         ended |= terminated
     success = total.pop("is_success")
-    return pd.DataFrame({"problem_id": ids, "success": success, "length": length, **total})
+    return {"problem_id": ids, "success": success, "length": length, **total}
 
 
 def _greedy(model: BaseAlgorithm, env: Any, obs: Any) -> np.ndarray:

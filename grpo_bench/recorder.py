@@ -104,12 +104,12 @@ class Recorder(BaseCallback):
     def evaluate(self, split: str) -> None:
         """Play all problems of the split, and write the rows and their means."""
         with self.phases("evaluation"):
-            frame = evaluate(self.model, self.env["id"], self.env["kwargs"], split)
-        self.run.evaluation(split, self.model.num_timesteps, frame)
-        means = frame.drop(columns="problem_id").mean()
+            columns = evaluate(self.model, self.env["id"], self.env["kwargs"], split)
+        self.run.evaluation(split, self.model.num_timesteps, columns)
+        means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
         self.log({f"eval/{split}/{name}": value for name, value in means.items()})
         if split == "validation":
-            self.success = float(means["success"])
+            self.success = means["success"]
             self.evaluated += 1
             self.run.flush()
 

@@ -28,7 +28,6 @@ def main(config: DictConfig) -> float:
     from tqdm import tqdm
 
     from grpo_bench.job import check, execute
-    from grpo_bench.sweep import outcome
 
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     try:
@@ -42,6 +41,8 @@ def main(config: DictConfig) -> float:
             bar.update(100 * share - bar.n)
 
         folder = execute(plain, show)
+    from grpo_bench.sweep import outcome  # late: the run need not wait for what prints tables
+
     ended = outcome(folder, plain)
     print(f"{ended.line()}\nRecord: {folder}")
     return ended.score

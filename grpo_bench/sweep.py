@@ -123,7 +123,8 @@ def start_server(threads: int) -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["grpo_bench.job"])
+    # the first optimiser of a process imports torch._dynamo, which takes as long as torch itself
+    context.set_forkserver_preload(["grpo_bench.job", "torch._dynamo"])
     return context
 
 

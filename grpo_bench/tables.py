@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_bench.config import CONF
-from grpo_bench.records import load_results
 from grpo_bench.records.files import replace
+from grpo_bench.records.load import load_results
 from grpo_bench.report import build_tables, csv, display, latex, markdown
 from grpo_bench.report.writers import TEXT_COLUMNS
 

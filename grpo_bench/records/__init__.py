@@ -1,6 +1,9 @@
-"""Run records: one run, one folder. ``schema`` says what is in it."""
+"""Run records: one run, one folder. ``schema`` says what is in it, ``load`` reads many.
 
-from grpo_bench.records.load import Results, load_results
+``load`` is not imported here: it needs pandas, which a run does not, and which takes a quarter of
+a second.
+"""
+
 from grpo_bench.records.schema import (
     STATUSES,
     VOLATILE,
@@ -17,11 +20,9 @@ __all__ = [
     "VOLATILE",
     "Manifest",
     "RecordError",
-    "Results",
     "Run",
     "claim",
     "identity",
-    "load_results",
     "plan",
     "read_manifest",
     "run_folder",

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import pyarrow as pa
 
 from grpo_bench.meter.provenance import Provenance
@@ -126,23 +126,24 @@ class Run:
             for column, item in zip(self._metrics.values(), row, strict=True):
                 column.append(item)
 
-    def evaluation(self, split: str, transitions: int, frame: pd.DataFrame) -> None:
-        """Note an evaluation: one row per problem, with ``problem_id``, ``reward``, ``success``,
-        ``length`` and the reward's components. In memory until ``flush``.
+    def evaluation(self, split: str, transitions: int, columns: Mapping[str, Any]) -> None:
+        """Note an evaluation: an array or Series (n_problems,) for each of ``problem_id``,
+        ``reward``, ``success``, ``length`` and the reward's components. In memory until ``flush``.
 
         Raises:
             ValueError: a column is missing, or the components are not those of the last time.
         """
         given = EVAL_SCHEMA.names[2:]
-        missing = [name for name in given if name not in frame.columns]
+        missing = [name for name in given if name not in columns]
         if missing:
             raise ValueError(f"evaluation without {missing}: expected {given} and the components")
         schema = EVAL_SCHEMA
-        for name in frame.columns:
+        for name in columns:
             if name not in EVAL_SCHEMA.names:
                 schema = schema.append(pa.field(name, pa.float64()))
-        whole = frame.assign(split=split, transitions=transitions)
-        table = pa.table({name: whole[name].to_numpy() for name in schema.names}, schema=schema)
+        rows = len(columns["problem_id"])
+        whole = {**columns, "split": [split] * rows, "transitions": np.full(rows, transitions)}
+        table = pa.table({name: np.asarray(whole[name]) for name in schema.names}, schema=schema)
         if self._evaluations and self._evaluations[0].schema != schema:
             before = self._evaluations[0].schema.names
             raise ValueError(f"evaluation with columns {schema.names}: expected {before} as before")

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grpo_bench.records import VOLATILE, Results
+from grpo_bench.records import VOLATILE
+from grpo_bench.records.load import Results
 
 REFERENCE = "ppo"
 START = "start/"  # prefix of a metric's first value, beside its last

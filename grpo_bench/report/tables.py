@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpo_bench.records import Results
+from grpo_bench.records.load import Results
 from grpo_bench.report.comparison import (
     REFERENCE,
     START,

@@ -21,12 +21,12 @@ from grpo_bench.records import (
     RecordError,
     claim,
     identity,
-    load_results,
     plan,
     read_manifest,
     run_folder,
     settle,
 )
+from grpo_bench.records.load import load_results
 from grpo_bench.records.lock import latest_attempt
 
 ORIGIN = Provenance(

@@ -19,7 +19,8 @@ from stable_baselines3 import PPO
 from grpo_bench import GRPO
 from grpo_bench.config import CONF
 from grpo_bench.job import check, execute, make_model, task_of, warm_up
-from grpo_bench.records import load_results, read_manifest
+from grpo_bench.records import read_manifest
+from grpo_bench.records.load import load_results
 from grpo_bench.sweep import in_turns, outcome
 
 ENVS = sorted(path.stem for path in (CONF / "env").glob("*.yaml"))
