@@ -236,4 +236,4 @@ class Sweep:
         self.ended += 1
         self.bars.update(self.total, completed=self.ended)
         line = outcome(folder, config).line()
-        self.console.print(f"[{self.ended}/{self.n_runs}] {note}{line}", markup=False)
+        self.console.print(f"[{self.ended}/{self.n_runs}] {note}{line}", markup=False, soft_wrap=True)
