@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import copy
-import sys
-import time
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
-from stable_baselines3.common.utils import FloatSchedule, safe_mean
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
 from grpo_bench.grpo import kl as kl_forms
 from grpo_bench.grpo.advantages import group_advantages, group_std, without_spread
+from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.batches import Minibatch, minibatches
-from grpo_bench.grpo.envs import GROUPS_BY_DEFAULT, check_layout, make_env
-from grpo_bench.grpo.groups import GroupSource, make_source
 from grpo_bench.grpo.objectives import Aggregation, RatioLevel, policy_loss
-from grpo_bench.grpo.policies import ActorPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
-from grpo_bench.grpo.rollout import Rollout, collect_groups
-from grpo_bench.grpo.settings import check_settings, check_spaces
-from grpo_bench.seeds import stream
-from grpo_bench.vec_env import VectorEnvAdapter, seed_sub_environments
-
-SelfGRPO = TypeVar("SelfGRPO", bound="GRPO")
+from grpo_bench.grpo.policies import ActorPolicy
+from grpo_bench.grpo.rollout import Rollout
+from grpo_bench.grpo.settings import check_settings
 
 
-class GRPO(BaseAlgorithm):
+class GRPO(GroupAlgorithm):
     """Group Relative Policy Optimization (DeepSeekMath, arXiv 2402.03300) for Gymnasium.
 
     One iteration plays ``group_size`` episodes of each of ``n_problems`` problems, turns the
@@ -71,13 +58,6 @@ class GRPO(BaseAlgorithm):
             sub-environments, members and groups that do not divide, with those that would.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        "MlpPolicy": MlpPolicy,
-        "CnnPolicy": CnnPolicy,
-        "MultiInputPolicy": MultiInputPolicy,
-    }
-    policy: ActorPolicy
-
     def __init__(
         self,
         policy: str | type[ActorPolicy],
@@ -109,9 +89,6 @@ class GRPO(BaseAlgorithm):
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
     ) -> None:
-        self.group_size = group_size
-        self.n_problems = n_problems
-        self.batch_size = batch_size
         self.n_epochs = n_epochs
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
@@ -125,152 +102,54 @@ class GRPO(BaseAlgorithm):
         self.kl_coef = kl_coef
         self.ent_coef = ent_coef
         self.max_grad_norm = max_grad_norm
-        self.mixed_start = mixed_start
         self.nan_reward = nan_reward
-        self._source: GroupSource | None = None
-        check_settings(self)
+        self.reference: ActorPolicy | None = None
         super().__init__(
             policy=policy,
-            env=make_env(env, group_size, n_problems) if isinstance(env, str) else env,  # type: ignore[arg-type]
+            env=env,
             learning_rate=learning_rate,
+            group_size=group_size,
+            n_problems=n_problems,
+            batch_size=batch_size,
+            mixed_start=mixed_start,
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
             verbose=verbose,
             device=device,
-            support_multi_env=True,
             seed=seed,
-            supported_action_spaces=(
-                spaces.Discrete,
-                spaces.MultiDiscrete,
-                spaces.MultiBinary,
-                spaces.Box,
-            ),
         )
-        self.reference: ActorPolicy | None = None
-        self._rollout: Rollout | None = None
         if _init_setup_model:
             self._setup_model()
 
     # -- SB3's hooks ------------------------------------------------------------------------------
 
-    @staticmethod
-    def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        if isinstance(env, VectorEnv):
-            env = VectorEnvAdapter(env)
-        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
+    def _check_settings(self) -> None:
+        check_settings(self)
 
     def _setup_model(self) -> None:
-        self._setup_lr_schedule()
+        super()._setup_model()
         self.clip_schedule = FloatSchedule(self.clip_range)
         self.clip_high_schedule = FloatSchedule(
             self.clip_range if self.clip_range_high is None else self.clip_range_high
         )
-        self.set_random_seed(self.seed)
-        check_spaces(self.action_space)
-        if self.env is not None:
-            self._layout()
-        self.policy = self.policy_class(  # type: ignore[assignment]
-            self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
-        )
-        self.policy = self.policy.to(self.device)
         if self.kl != "none":
             self.reference = copy.deepcopy(self.policy).requires_grad_(False)
             self.reference.optimizer = None  # type: ignore[assignment]
             self.reference.set_training_mode(False)
 
-    def _layout(self) -> None:
-        """How groups lie over the sub-environments; errors before anything is trained."""
-        assert self.env is not None
-        if self.n_problems is None:
-            self.n_problems = max(1, self.env.num_envs // self.group_size)
-            self.n_problems *= -(-GROUPS_BY_DEFAULT // self.n_problems)
-        check_layout(self.env.num_envs, self.group_size, self.n_problems, self.batch_size)
-
-    def set_random_seed(self, seed: int | None = None) -> None:
-        """Streams for the policy, the starts and each sub-environment that no other seed shares."""
-        super().set_random_seed(seed)
-        sequence = np.random.SeedSequence() if seed is None else stream(seed, "starts")
-        self._start_rng = np.random.default_rng(sequence)
-        if seed is not None and self.env is not None:
-            seed_sub_environments(self.env, stream(seed, "environment"))
-        self._source = None  # the next learn() starts these streams
-
-    def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
-        """SB3's, but never below 0: whole iterations overshoot ``total_timesteps``, and a schedule
-        of a negative progress would turn the learning rate's sign."""
-        super()._update_current_progress_remaining(num_timesteps, total_timesteps)
-        self._current_progress_remaining = max(0.0, self._current_progress_remaining)
-
-    def set_env(self, env: Any, force_reset: bool = True) -> None:
-        super().set_env(env, force_reset)
-        self._source = None
-
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        if self._source is None and self.env is not None:
-            self._layout()
-            self._source = make_source(self.env, self._start_rng, self.mixed_start)
-            self._last_obs = np.zeros(0)  # groups start themselves: SB3 need not reset
-        return super()._setup_learn(*args, **kwargs)
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "reference", "_source", "_rollout"]
-
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        state_dicts = ["policy", "policy.optimizer"]
-        return [*state_dicts, "reference"] if self.reference is not None else state_dicts, []
-
-    # -- learning ---------------------------------------------------------------------------------
-
-    def learn(
-        self: SelfGRPO,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int | None = 1,
-        tb_log_name: str = "GRPO",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
-    ) -> SelfGRPO:
-        """Train until at least ``total_timesteps`` transitions have been made, in whole
-        iterations."""
-        total_timesteps, callback = self._setup_learn(
-            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
-        )
+    def _before_training(self) -> None:
         if self.reference is not None and self._n_updates == 0:
             self.reference.load_state_dict(self.policy.state_dict())  # "before training" is now
-        callback.on_training_start(locals(), globals())
-        iteration = 0
-        while self.num_timesteps < total_timesteps:
-            if not self.collect_rollouts(callback):
-                break
-            iteration += 1
-            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
-            self.train()
-            if log_interval is not None and iteration % log_interval == 0:
-                self.dump_logs(iteration)
-        callback.on_training_end()
-        return self
 
-    def collect_rollouts(self, callback: BaseCallback) -> bool:
-        """Play this iteration's groups; False if the callback stops training."""
-        assert self._source is not None and self.n_problems is not None
-        self.policy.set_training_mode(False)  # dropout off while log-probabilities are taken
-        callback.on_rollout_start()
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "reference"]
 
-        def on_step(transitions: int, told: dict[str, Any]) -> bool:
-            self.num_timesteps += transitions
-            callback.update_locals(told)
-            return callback.on_step()
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        state_dicts, variables = super()._get_torch_save_params()
+        return [*state_dicts, "reference"] if self.reference is not None else state_dicts, variables
 
-        self._rollout = collect_groups(
-            self._source, self.policy, self.n_problems, self.group_size, on_step
-        )
-        if self._rollout is None:
-            return False
-        self._note_episodes(self._rollout)
-        callback.update_locals({"rollout": self._rollout})
-        callback.on_rollout_end()
-        return True
+    # -- the update -------------------------------------------------------------------------------
 
     def train(self) -> None:
         """One update: ``n_epochs`` passes over the rollout in minibatches of whole groups."""
@@ -388,32 +267,3 @@ class GRPO(BaseAlgorithm):
             return (batch.token_weights * divergence).sum()
         divergence = kl_forms.ESTIMATORS[self.kl](logp, ref_logp)
         return (batch.weights * divergence).sum()
-
-    def _note_episodes(self, rollout: Rollout) -> None:
-        """SB3's rolling window of episode returns, lengths and successes."""
-        assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
-        last = slice(-self._stats_window_size, None)
-        returns = rollout.returns.flatten()[last]
-        finite = torch.isfinite(returns)  # the others are dropped, or an error before long
-        kept = zip(returns[finite].tolist(), rollout.lengths[last][finite].tolist(), strict=True)
-        self.ep_info_buffer.extend({"r": r, "l": n} for r, n in kept)
-        success = rollout.success[last]
-        self.ep_success_buffer.extend(success[np.isfinite(success)].tolist())
-        self._episode_num += len(rollout.success)
-
-    def dump_logs(self, iteration: int = 0) -> None:
-        """Write the log, under SB3's names."""
-        assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
-        elapsed = max((time.time_ns() - self.start_time) / 1e9, sys.float_info.epsilon)
-        fps = (self.num_timesteps - self._num_timesteps_at_start) / elapsed
-        returns = [episode["r"] for episode in self.ep_info_buffer]
-        lengths = [episode["l"] for episode in self.ep_info_buffer]
-        self.logger.record("rollout/ep_rew_mean", safe_mean(returns))
-        self.logger.record("rollout/ep_len_mean", safe_mean(lengths))
-        if self.ep_success_buffer:
-            self.logger.record("rollout/success_rate", safe_mean(self.ep_success_buffer))
-        self.logger.record("time/iterations", iteration, exclude="tensorboard")
-        self.logger.record("time/fps", int(fps))
-        self.logger.record("time/time_elapsed", int(elapsed), exclude="tensorboard")
-        self.logger.record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
-        self.logger.dump(step=self.num_timesteps)
