@@ -125,7 +125,7 @@ class GRPO(GroupAlgorithm):
     # -- SB3's hooks ------------------------------------------------------------------------------
 
     def _check_settings(self) -> None:
-        check_settings(self)
+        check_settings(vars(self))
 
     def _setup_model(self) -> None:
         super()._setup_model()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,37 +13,33 @@ from grpo_bench.grpo.advantages import find_baseline
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.grpo.objectives import AGGREGATIONS, RATIO_LEVELS
 
-if TYPE_CHECKING:
-    from grpo_bench.grpo.algorithm import GRPO
 
-
-def check_settings(algorithm: GRPO) -> None:
-    """Raises ValueError naming the first setting that is out of range."""
-    a = algorithm
-    _whole("group_size", a.group_size, 2)
+def check_settings(s: Mapping[str, Any]) -> None:
+    """Raises ValueError naming the first of GRPO's settings, by name, that is out of range."""
+    _whole("group_size", s["group_size"], 2)
     for name in ("n_problems", "batch_size", "max_len"):
-        if getattr(a, name) is not None:
-            _whole(name, getattr(a, name), 1)
-    _whole("n_epochs", a.n_epochs, 1)
-    find_baseline(a.baseline)
-    _one_of("aggregation", a.aggregation, AGGREGATIONS)
-    _one_of("ratio", a.ratio, RATIO_LEVELS)
-    _one_of("kl", a.kl, FORMS)
-    _one_of("nan_reward", a.nan_reward, ("error", "drop"))
-    if a.ddof not in (0, 1):
-        raise ValueError(f"ddof={a.ddof}: expected 0 (population) or 1 (Bessel)")
-    if (a.aggregation == "constant_length") != (a.max_len is not None):
+        if s[name] is not None:
+            _whole(name, s[name], 1)
+    _whole("n_epochs", s["n_epochs"], 1)
+    find_baseline(s["baseline"])
+    _one_of("aggregation", s["aggregation"], AGGREGATIONS)
+    _one_of("ratio", s["ratio"], RATIO_LEVELS)
+    _one_of("kl", s["kl"], FORMS)
+    _one_of("nan_reward", s["nan_reward"], ("error", "drop"))
+    if s["ddof"] not in (0, 1):
+        raise ValueError(f"ddof={s['ddof']}: expected 0 (population) or 1 (Bessel)")
+    if (s["aggregation"] == "constant_length") != (s["max_len"] is not None):
         raise ValueError(
-            f"aggregation={a.aggregation!r} with max_len={a.max_len}: constant_length needs the "
-            "length limit as max_len, and nothing else reads it"
+            f"aggregation={s['aggregation']!r} with max_len={s['max_len']}: constant_length needs "
+            "the length limit as max_len, and nothing else reads it"
         )
-    if a.kl == "none" and a.kl_coef:
-        raise ValueError(f"kl_coef={a.kl_coef} with kl='none': choose a form among {FORMS[1:]}")
+    if s["kl"] == "none" and s["kl_coef"]:
+        raise ValueError(f"kl_coef={s['kl_coef']} with kl='none': choose a form among {FORMS[1:]}")
     for name in ("eps", "kl_coef", "ent_coef"):
-        if not 0 <= getattr(a, name) < math.inf:
-            raise ValueError(f"{name}={getattr(a, name)}: expected a finite number, 0 or more")
+        if not 0 <= s[name] < math.inf:
+            raise ValueError(f"{name}={s[name]}: expected a finite number, 0 or more")
     for name in ("clip_range", "clip_range_high", "max_grad_norm"):
-        value = getattr(a, name)
+        value = s[name]
         if value is not None and not callable(value) and not value > 0:
             raise ValueError(f"{name}={value}: expected more than 0")
 
