@@ -1,11 +1,13 @@
 """``python -m grpo_bench.tables results=FOLDER out=FOLDER``: records in, tables out.
 
-Writes accuracy, speed and memory as Markdown, CSV and LaTeX, and prints them. The same records
-give the same bytes.
+Writes summary, accuracy, speed and memory as Markdown, CSV and LaTeX, and prints what fits on the
+screen. The same records give the same bytes.
 """
 
 from __future__ import annotations
 
+import os
+import textwrap
 from pathlib import Path
 
 import hydra
@@ -14,6 +16,7 @@ from omegaconf import DictConfig
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from grpo_bench.config import CONF
 from grpo_bench.records.files import replace
@@ -21,7 +24,21 @@ from grpo_bench.records.load import load_results
 from grpo_bench.report import build_tables, csv, display, latex, markdown
 from grpo_bench.report.writers import TEXT_COLUMNS
 
-PIPED_WIDTH = 200  # columns, where no terminal says how wide it is
+PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how wide it is
+TEXT_WIDTH = 20  # of a name on the screen; a longer one is folded
+GAP = 2  # characters between columns
+SPARE = {  # what a narrow screen leaves out, the first first
+    "summary": ("static mem ×", "PPO success", "peak mem ×"),
+    "accuracy": (
+        *("test reward", "normalised", "k transitions", "well formed", "validation success"),
+        "start",
+    ),
+    "speed": ("set-up s", "evaluation s", "warm-up s", "gradient steps", "rollout s", "update s"),
+    "memory": (
+        *("gradient KB", "optimiser KB", "reference KB", "policy KB", "rollout KB"),
+        *("critic KB", "growth MB"),
+    ),
+}
 
 
 def make_tables(results: Path) -> dict[str, pd.DataFrame]:
@@ -44,22 +61,67 @@ def write_tables(tables: dict[str, pd.DataFrame], out: Path) -> None:
 
 
 def print_tables(tables: dict[str, pd.DataFrame]) -> None:
-    """Print the tables on the terminal, intervals below their estimates."""
+    """Print the tables as wide as the terminal is (or ``COLUMNS`` says): where not all columns
+    fit, without the ``SPARE`` ones, which a line below names."""
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     for name, table in tables.items():
-        shown = display(name, table)
-        grid = Table(title=shown.attrs["caption"], title_justify="left", box=SIMPLE_HEAD)
-        for title in shown.columns:
-            grid.add_column(title, justify="left" if title in TEXT_COLUMNS else "right")
-        for row in shown.to_numpy().tolist():
-            grid.add_row(*(cell.replace(" [", "\n\\[") for cell in row))
-        console.print(grid)
-        for line in (shown.attrs["reading"], *shown.attrs["footnotes"]):
+        shown, left_out = fit(name, display(name, table), console.width)
+        console.print(screen_grid(shown))
+        console.print(shown.attrs["reading"], style="dim", markup=False)
+        if left_out:
+            line = f"Too wide for this screen, but in the files: {', '.join(left_out)}."
             console.print(line, style="dim", markup=False)
         console.print()
-    console.print(next(iter(tables.values())).attrs["header"], markup=False)
+    about = next(iter(tables.values())).attrs
+    for line in (*about["footnotes"], about["header"]):
+        console.print(line, markup=False)
+
+
+def fit(name: str, shown: pd.DataFrame, width: int) -> tuple[pd.DataFrame, list[str]]:
+    """The table called ``name`` as ``display`` gives it, made for a screen of ``width`` characters,
+    and the titles of what did not fit. A budget that all rows share stands in the caption."""
+    budgets = set(shown["budget"])
+    about = dict(shown.attrs)
+    if len(budgets) == 1:
+        about["caption"] += f"; budget {budgets.pop()}"
+        shown = shown.drop(columns="budget")
+    left_out: list[str] = []
+    shown = shown.assign(algo=[textwrap.fill(name, TEXT_WIDTH) for name in shown["algo"]])
+    for title in SPARE[name]:
+        if sum(column_width(shown[t]) + GAP for t in shown.columns) - GAP <= width:
+            break
+        if title in shown.columns:
+            shown = shown.drop(columns=title)
+            left_out.append(title)
+    shown.attrs = about
+    return shown, left_out
+
+
+def column_width(column: pd.Series) -> int:
+    """Characters that a column takes on the screen, its title folded between words."""
+    lines = [line for cell in column for line in cell.split("\n")]
+    return max(map(len, [*str(column.name).split(), *lines]))
+
+
+def screen_grid(shown: pd.DataFrame) -> Table:
+    """The table for the screen, each column no wider than its cells need."""
+    caption = Text(shown.attrs["caption"], style="bold")
+    grid = Table(
+        title=caption,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, GAP - 1, 0, 0),  # the box has one more
+    )
+    for title in shown.columns:
+        head = textwrap.fill(title, column_width(shown[title]), break_on_hyphens=False)
+        grid.add_column(head, justify="left" if title in TEXT_COLUMNS else "right")
+    for row in shown.to_numpy().tolist():
+        grid.add_row(*map(Text, row))
+    return grid
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="tables")

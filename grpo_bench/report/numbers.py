@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 ABSENT = "–"
 
@@ -18,6 +19,17 @@ def significant(x: float, digits: int = 3) -> str:
     return f"{rounded:,.{max(0, _decimals(rounded, digits))}f}"
 
 
+def in_units(unit: float) -> Callable[[float], str]:
+    """The form that prints x / unit in significant figures."""
+    return lambda x: significant(x / unit)
+
+
+def ratio(x: float) -> str:
+    """x with two decimals from 0.1 to 10, where three significant figures would make the width of
+    a column jump at 1; elsewhere ``significant``."""
+    return f"{x:.2f}" if 0.1 <= x < 9.995 else significant(x)
+
+
 def whole(x: float) -> str:
     """x to the nearest whole number, all digits."""
     return ABSENT if math.isnan(x) else f"{x:,.0f}"
@@ -26,6 +38,11 @@ def whole(x: float) -> str:
 def share(x: float) -> str:
     """x with three decimals."""
     return ABSENT if math.isnan(x) else f"{round(x, 3) + 0.0:.3f}"  # + 0.0: no minus zero
+
+
+def hundredths(x: float) -> str:
+    """x with two decimals."""
+    return ABSENT if math.isnan(x) else f"{round(x, 2) + 0.0:.2f}"
 
 
 def difference(x: float) -> str:

@@ -1,4 +1,5 @@
-"""The three tables, in numbers: a row per environment, budget and algorithm.
+"""The tables, in numbers: a row per environment, budget and algorithm. ``summary`` sets what the
+others measure side by side.
 
 Where a column ``x`` has an interval, ``x_low`` and ``x_high`` stand beside it: the mean over seeds
 with its 95 % Student's t interval. Differences and ratios are paired by seed with ``REFERENCE``.
@@ -33,34 +34,66 @@ from grpo_bench.stats import (
 )
 
 TEST_SUCCESS = "eval/test/success"
+RATE = "time/transitions_per_second"
 COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout")
 STATIC = COMPONENTS[:-1]  # what is there whatever the batch
 Row = dict[str, Any]
 
 
 def build_tables(results: Results) -> dict[str, pd.DataFrame]:
-    """``accuracy``, ``speed`` and ``memory``."""
+    """``summary`` (unless there are runs of the reference only), ``accuracy``, ``speed`` and
+    ``memory``."""
     groups = group_runs(results)
     about = {"header": header(results.runs), "footnotes": footnotes(groups)}
     makers: dict[str, tuple[Callable[[Group, Group | None], Row], str, str]] = {
+        "summary": (_summary, SUMMARY_CAPTION, SUMMARY_READING),
         "accuracy": (_accuracy, ACCURACY_CAPTION, ACCURACY_READING),
         "speed": (_speed, SPEED_CAPTION, SPEED_READING),
         "memory": (_memory, MEMORY_CAPTION, MEMORY_READING),
     }
     tables = {}
     for name, (row, caption, reading) in makers.items():
-        table = pd.DataFrame([_names(g) | row(g, reference_of(g, groups)) for g in groups])
+        rows = [g for g in groups if name != "summary" or g.algo != REFERENCE]
+        if not rows:
+            continue
+        table = pd.DataFrame([_names(g) | row(g, reference_of(g, groups)) for g in rows])
         table.attrs = about | {"caption": caption, "reading": reading}
         tables[name] = table
     return tables
 
 
+INTERVALS = (
+    "[low, high]: 95 % Student's t interval over the seeds that ended ok, none where all are equal"
+)
+
+SUMMARY_CAPTION = "Summary: what GRPO trades against PPO"
+SUMMARY_READING = (
+    "ok: of the runs planned. Success: share of the test problems answered right. Verdict: on the "
+    "difference in success, paired by seed; needs: how many seeds would tell. ×: times PPO's, "
+    "geometric mean of pairs of one seed and equal machines; speed: transitions per second of "
+    "training, above 1 is faster; peak mem: the most that the process held; static mem: policy, "
+    "critic, reference, gradients and optimiser state, below 1 is less. "
+    f"{INTERVALS}; of shares cut at 0 and 1."
+)
+
+
+def _summary(group: Group, reference: Group | None) -> Row:
+    its = np.empty(0) if reference is None else reference.column(TEST_SUCCESS)
+    return {
+        **_spread("test_success", group.column(TEST_SUCCESS)),
+        **_spread("reference_success", its),
+        **_compared(group, reference),
+        **_ratio("speed_ratio", group, reference, RATE),
+        **_memory_ratios(group, reference),
+    }
+
+
 ACCURACY_CAPTION = "Accuracy: GRPO beside PPO"
 ACCURACY_READING = (
-    "Means over the seeds that ended ok, with 95 % Student's t intervals. Start: success of the "
-    "policy before training, on validation. Normalised: 0 is random, 1 is perfect reward on test. "
-    "Difference: success on test minus PPO's, paired by seed; no winner is named where its "
-    "interval holds 0."
+    "k: thousand. Start: success of the policy before training, on validation. Normalised: 0 is "
+    "random, 1 is perfect reward on test. Difference: success on test minus PPO's, paired by seed; "
+    "no winner is named where its interval holds 0; needs: how many seeds would tell. "
+    f"{INTERVALS}; of success, a share, cut at 0 and 1."
 )
 
 
@@ -113,26 +146,25 @@ def verdict(algo: str, interval: Interval, n: int, seeds: float) -> str:
         return "equal"
     if not math.isfinite(seeds):
         return "cannot tell"
-    return f"cannot tell ({max(round(seeds), n + 1):,} seeds would)"
+    return f"cannot tell (needs {max(round(seeds), n + 1):,})"
 
 
 SPEED_CAPTION = "Speed: GRPO beside PPO, wall time of training alone"
 SPEED_READING = (
-    "Transitions per second of training (rollout and update; set-up, warm-up and evaluation are "
-    "apart). Seconds are means over the seeds that ended ok. Ratio: to PPO's transitions per "
-    "second, geometric mean paired by seed on equal machines, with its 95 % interval; above 1 is "
-    "faster than PPO."
+    "k transitions/s: thousand transitions per second of training (rollout and update; set-up, "
+    "warm-up and evaluation are apart). s: seconds, means over the seeds that ended ok. Ratio: to "
+    "PPO's transitions per second, geometric mean paired by seed on equal machines; above 1 is "
+    f"faster than PPO. {INTERVALS}."
 )
 
 
 def _speed(group: Group, reference: Group | None) -> Row:
-    rate = "time/transitions_per_second"
     parts = ("rollout", "update", "setup", "warmup", "evaluation")
     return {
         "gradient_steps": _mean(group, "gradient_steps"),
-        **_spread("transitions_per_second", group.column(rate)),
+        **_spread("transitions_per_second", group.column(RATE)),
         **{f"{part}_seconds": _mean(group, f"time/{part}_seconds") for part in parts},
-        **_ratio("ratio", group, reference, rate),
+        **_ratio("ratio", group, reference, RATE),
     }
 
 
@@ -141,16 +173,22 @@ MEMORY_READING = (
     "Peak: the most that the process held (on a card: the allocator's peak); growth: how far "
     "training raised that above what was held when it began. 1 MB is 1e6 bytes, 1 KB is 1e3. "
     "Static: policy, critic, reference, gradients and optimiser state. Ratios: to PPO's, geometric "
-    "mean paired by seed on equal machines, with 95 % intervals; below 1 is less than PPO."
+    f"mean paired by seed on equal machines; below 1 is less than PPO. {INTERVALS}."
 )
 
 
 def _memory(group: Group, reference: Group | None) -> Row:
-    group, reference = _with_sums(group), reference and _with_sums(reference)
     return {
         **_spread("peak_bytes", group.column("memory/peak_bytes")),
-        "growth_bytes": _mean(group, "growth"),
+        "growth_bytes": _mean(_with_sums(group), "growth"),
         **{f"{part}_bytes": _mean(group, f"memory/{part}_bytes") for part in COMPONENTS},
+        **_memory_ratios(group, reference),
+    }
+
+
+def _memory_ratios(group: Group, reference: Group | None) -> Row:
+    group, reference = _with_sums(group), reference and _with_sums(reference)
+    return {
         **_ratio("peak_ratio", group, reference, "memory/peak_bytes"),
         **_ratio("static_ratio", group, reference, "static"),
     }

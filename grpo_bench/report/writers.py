@@ -6,87 +6,110 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
 import pandas as pd
-from tabulate import tabulate
 
-from grpo_bench.report.numbers import ABSENT, difference, share, significant, whole
+from grpo_bench.report.numbers import (
+    ABSENT,
+    difference,
+    hundredths,
+    in_units,
+    ratio,
+    share,
+    significant,
+    whole,
+)
 
-TEXT_COLUMNS = ("environment", "budget", "algorithm", "verdict")  # aligned left, the rest right
+TEXT_COLUMNS = ("env", "budget", "algo", "verdict")  # aligned left, the rest right
 
 
 @dataclass(frozen=True)
 class Column:
-    """How columns of a table become one cell: ``x``, or with an interval ``x [x_low, x_high]``."""
+    """How columns of a table become one cell: ``x``, or with an interval ``[x_low, x_high]`` on a
+    line of its own below. ``share``: x cannot be below 0 or above 1, so neither are its bounds."""
 
     title: str
     name: str
-    form: Callable[[float], str]
-    unit: float = 1.0
+    form: Callable[[Any], str]
     interval: bool = False
+    share: bool = False
 
     def cell(self, row: pd.Series) -> str:
         """The text of this column in a row of numbers."""
-        estimate = self.form(row[self.name] / self.unit)
+        estimate = self.form(row[self.name])
         if not self.interval or estimate == ABSENT:
             return estimate
-        bounds = [row[f"{self.name}_{end}"] / self.unit for end in ("low", "high")]
-        if any(math.isnan(bound) for bound in bounds):
-            return f"{estimate} [{ABSENT}]"
-        return f"{estimate} [{', '.join(map(self.form, bounds))}]"
+        low, high = row[f"{self.name}_low"], row[f"{self.name}_high"]
+        if math.isnan(low) or math.isnan(high):
+            return f"{estimate}\n[{ABSENT}]"
+        if math.isclose(low, high, rel_tol=1e-9):  # equal values, but for rounding
+            return estimate
+        if self.share:
+            low, high = max(low, 0.0), min(high, 1.0)
+        return f"{estimate}\n[{self.form(low)}, {self.form(high)}]"
+
+
+def verdict(text: str) -> str:
+    """A verdict, what is in parentheses on a line of its own."""
+    return text.replace(" (", "\n(") or ABSENT
 
 
 COLUMNS: dict[str, list[Column]] = {
+    "summary": [
+        Column("success", "test_success", hundredths, interval=True, share=True),
+        Column("PPO success", "reference_success", hundredths, interval=True, share=True),
+        Column("verdict", "verdict", verdict),
+        Column("speed ×", "speed_ratio", ratio, interval=True),
+        Column("peak mem ×", "peak_ratio", ratio, interval=True),
+        Column("static mem ×", "static_ratio", significant, interval=True),
+    ],
     "accuracy": [
-        Column("transitions", "transitions", whole),
+        Column("k transitions", "transitions", in_units(1e3)),
         Column("start", "start_success", share),
-        Column("validation success", "validation_success", share, interval=True),
-        Column("test success", "test_success", share, interval=True),
+        Column("validation success", "validation_success", share, interval=True, share=True),
+        Column("test success", "test_success", share, interval=True, share=True),
         Column("well formed", "well_formed", share),
         Column("test reward", "test_reward", share, interval=True),
         Column("normalised", "normalised", share, interval=True),
         Column("difference to PPO", "difference", difference, interval=True),
+        Column("verdict", "verdict", verdict),
     ],
     "speed": [
         Column("gradient steps", "gradient_steps", whole),
-        Column("transitions/s", "transitions_per_second", significant, interval=True),
+        Column("k transitions/s", "transitions_per_second", in_units(1e3), interval=True),
         Column("rollout s", "rollout_seconds", significant),
         Column("update s", "update_seconds", significant),
         Column("set-up s", "setup_seconds", significant),
         Column("warm-up s", "warmup_seconds", significant),
         Column("evaluation s", "evaluation_seconds", significant),
-        Column("ratio to PPO", "ratio", significant, interval=True),
+        Column("ratio to PPO", "ratio", ratio, interval=True),
     ],
     "memory": [
-        Column("peak MB", "peak_bytes", significant, unit=1e6, interval=True),
-        Column("growth MB", "growth_bytes", significant, unit=1e6),
-        Column("policy KB", "policy_bytes", significant, unit=1e3),
-        Column("critic KB", "critic_bytes", significant, unit=1e3),
-        Column("reference KB", "reference_bytes", significant, unit=1e3),
-        Column("gradient KB", "gradient_bytes", significant, unit=1e3),
-        Column("optimiser KB", "optimizer_bytes", significant, unit=1e3),
-        Column("rollout KB", "rollout_bytes", significant, unit=1e3),
-        Column("peak ratio to PPO", "peak_ratio", significant, interval=True),
-        Column("static ratio to PPO", "static_ratio", significant, interval=True),
+        Column("peak MB", "peak_bytes", in_units(1e6), interval=True),
+        Column("growth MB", "growth_bytes", in_units(1e6)),
+        Column("policy KB", "policy_bytes", in_units(1e3)),
+        Column("critic KB", "critic_bytes", in_units(1e3)),
+        Column("reference KB", "reference_bytes", in_units(1e3)),
+        Column("gradient KB", "gradient_bytes", in_units(1e3)),
+        Column("optimiser KB", "optimizer_bytes", in_units(1e3)),
+        Column("rollout KB", "rollout_bytes", in_units(1e3)),
+        Column("peak ratio", "peak_ratio", ratio, interval=True),
+        Column("static ratio", "static_ratio", significant, interval=True),
     ],
 }
 
 
 def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """The table called ``name`` as people read it: strings only, in the order of ``COLUMNS``,
-    without columns that no row has. Keeps ``attrs``."""
-    shown = pd.DataFrame(
-        {"environment": table["env"], "budget": table["budget"], "algorithm": table["algo"]}
-    )
-    shown["ok / planned"] = [
-        f"{ok} / {n}" for ok, n in zip(table["ok"], table["planned"], strict=True)
-    ]
+    """The table called ``name`` as people read it: strings only, some of two lines, in the order
+    of ``COLUMNS``, without columns that no row has. Keeps ``attrs``."""
+    shown = table[["env", "budget", "algo"]].copy()
+    shown["ok"] = [f"{ok}/{n}" for ok, n in zip(table["ok"], table["planned"], strict=True)]
     for column in COLUMNS[name]:
         cells = [column.cell(row) for _, row in table.iterrows()]
         if set(cells) != {ABSENT}:
             shown[column.title] = cells
-    if "verdict" in table.columns:
-        shown["verdict"] = [text or ABSENT for text in table["verdict"]]
     shown.attrs = table.attrs
     return shown
 
@@ -94,17 +117,45 @@ def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
 def markdown(shown: pd.DataFrame) -> str:
     """Caption, header line, table, how to read it, footnotes."""
     about = shown.attrs
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in shown.to_numpy().tolist()]
-    grid = tabulate(
-        cells,
-        headers=list(shown.columns),
-        tablefmt="pipe",
-        disable_numparse=True,
-        colalign=["left" if title in TEXT_COLUMNS else "right" for title in shown.columns],
-    )
-    parts = [f"**{about['caption']}**", about["header"], grid, about["reading"]]
+    parts = [f"**{about['caption']}**", about["header"], _grid(shown), about["reading"]]
     parts += ["\n".join(f"- {note}" for note in about["footnotes"])]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def block(shown: pd.DataFrame) -> str:
+    """The same for a page about something else: all words in one small paragraph below."""
+    about = shown.attrs
+    # Not wrapped: a line that happens to begin with "1." would be a list.
+    words = "\n".join([about["reading"], *(f"{n}." for n in about["footnotes"]), about["header"]])
+    return f"**{about['caption']}**\n\n{_grid(shown)}\n\n<sub>{words}</sub>\n"
+
+
+def _grid(shown: pd.DataFrame) -> str:
+    """The table in Markdown, columns aligned, a row for each line of a cell. No spaces beside the
+    bars: ten columns would be twenty characters wider."""
+    titles = list(shown.columns)
+    rows = [[cell.replace("|", "\\|") for cell in line] for line in _lines(shown)]
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    left = [title in TEXT_COLUMNS for title in titles]
+
+    def line(cells: list[str]) -> str:
+        padded = zip(cells, widths, left, strict=True)
+        return f"|{'|'.join(c.ljust(n) if is_left else c.rjust(n) for c, n, is_left in padded)}|"
+
+    rule = [
+        f":{'-' * (n - 1)}" if is_left else f"{'-' * (n - 1)}:"
+        for n, is_left in zip(widths, left, strict=True)
+    ]
+    return "\n".join(map(line, [titles, rule, *rows]))
+
+
+def _lines(shown: pd.DataFrame) -> list[list[str]]:
+    """The rows, those with cells of two lines as two rows."""
+    return [
+        list(line)
+        for row in shown.to_numpy().tolist()
+        for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
+    ]
 
 
 def latex(shown: pd.DataFrame, label: str) -> str:
@@ -112,7 +163,7 @@ def latex(shown: pd.DataFrame, label: str) -> str:
     about = shown.attrs
     words = [f"{about['caption']}.", about["header"], about["reading"], *about["footnotes"]]
     sides = "".join("l" if title in TEXT_COLUMNS else "r" for title in shown.columns)
-    rows = [" & ".join(map(escape, row)) + r" \\" for row in shown.to_numpy().tolist()]
+    rows = [" & ".join(map(escape, line)) + r" \\" for line in _lines(shown)]
     lines = [
         r"\begin{table}",
         rf"\caption{{{escape(' '.join(words))}}}",
@@ -143,6 +194,7 @@ _LATEX = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         ABSENT: "--",
+        "×": r"$\times$",
     }
 )
 
