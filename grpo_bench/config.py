@@ -1,10 +1,146 @@
-"""Where the Hydra configuration lies: in the wheel inside the package, in a checkout beside it."""
+"""The Hydra configuration: where it lies, and what its values may be."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+Config = dict[str, Any]
 
 _package = Path(__file__).resolve().parent
+# In the wheel inside the package, in a checkout beside it.
 CONF: Path = next(
     folder for folder in (_package / "conf", _package.parent / "conf") if folder.is_dir()
+)
+
+
+def resolved(config: DictConfig) -> Config:
+    """The configuration of a run as plain values, each of a type that can be meant. Whole numbers
+    may be written as ``1e6``: that is the same run as 1000000.
+
+    Raises:
+        ValueError: names the first value that is wrong or missing, and what would be right.
+    """
+    try:
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+    values = dict(_leaves(plain, ""))
+    for name in REQUIRED:
+        if name not in values:
+            raise ValueError(f"{name}: missing, expected a value")
+    return _checked(plain, "")
+
+
+def _leaves(group: Config, path: str) -> list[tuple[str, Any]]:
+    """All values with their dotted names."""
+    found = []
+    for key, value in group.items():
+        inner = isinstance(value, dict)
+        found += _leaves(value, f"{path}{key}.") if inner else [(f"{path}{key}", value)]
+    return found
+
+
+def _checked(group: Config, path: str) -> Config:
+    """The group, and those in it, with values that follow ``RULES``."""
+    good: Config = {}
+    for key, value in group.items():
+        name = f"{path}{key}"
+        if isinstance(value, dict):
+            good[key] = _checked(value, f"{name}.")
+            continue
+        rule = next((rule for pattern, rule in RULES.items() if fnmatchcase(name, pattern)), None)
+        if rule is None:
+            raise ValueError(f"{name}={value}: unknown, nothing would read it")
+        expected, accept = rule
+        if expected.startswith("a whole number"):
+            value = _without_point(value)
+        if not accept(value):
+            raise ValueError(f"{name}={value}: expected {expected}")
+        good[key] = value
+    return good
+
+
+def _without_point(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+Rule = tuple[str, Callable[[Any], bool]]  # what is expected, and whether a value is that
+
+TEXT: Rule = ("a name", lambda value: isinstance(value, str) and value != "")
+COUNT: Rule = ("a whole number, more than 0", _is_size)
+SEED: Rule = ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)
+RATE: Rule = ("a number, more than 0", lambda value: _is_number(value) and value > 0)
+SETTING: Rule = (
+    "a number, true, false or null",
+    lambda value: value is None or isinstance(value, bool) or _is_number(value),
+)
+
+# The first pattern that fits a value's dotted name decides; ``*`` stands for anything.
+RULES: dict[str, Rule] = {
+    "seed": SEED,
+    "env.warmup.seed": SEED,
+    "threads": COUNT,
+    "budget.transitions": COUNT,
+    "budget.evaluations": COUNT,
+    "*.learning_rate": RATE,
+    **{f"env.train.{name}": COUNT for name in ("episodes", "n_steps", "minibatches", "n_epochs")},
+    "env.transitions.*": COUNT,
+    "env.warmup.noise": (
+        "a number from 0 to 1",
+        lambda value: _is_number(value) and 0 <= value <= 1,
+    ),
+    "env.warmup.*": COUNT,
+    "env.warmup": ("null, or steps, batch_size and so on", lambda value: value is None),
+    "env.network.body": TEXT,
+    "env.network.widths": (
+        "a list of whole numbers, more than 0, such as [64,64]",
+        lambda value: isinstance(value, list) and value != [] and all(map(_is_size, value)),
+    ),
+    "env.network.*": COUNT,
+    "env.kwargs.*": ("anything", lambda value: True),  # the environment checks its own
+    "env.kwargs": ("options of the environment", lambda value: False),  # it is no group
+    **{f"env.{name}": TEXT for name in ("name", "id", "policy")},
+    "budget.name": TEXT,
+    "algo.minibatches": COUNT,
+    "algo.*_size": COUNT,
+    "algo.n_epochs": COUNT,
+    **{
+        f"algo.{name}": TEXT
+        for name in ("name", "kind", "critic", "baseline", "aggregation", "ratio", "kl")
+    },
+    "algo.nan_reward": TEXT,
+    "algo.*": SETTING,
+    "timeout_s": (
+        "a number of seconds, more than 0, or null",
+        lambda value: value is None or (_is_number(value) and value > 0),
+    ),
+    "device": TEXT,
+    "results": (
+        "a folder, in quotes if it is a number",
+        lambda value: isinstance(value, str) and value != "",
+    ),
+}
+
+REQUIRED = (
+    *(f"{group}.name" for group in ("env", "algo", "budget")),
+    *(f"env.{name}" for name in ("id", "policy", "network.body")),
+    *(f"env.train.{name}" for name in ("episodes", "n_steps")),
+    *(f"algo.{name}" for name in ("kind", "learning_rate", "minibatches", "n_epochs")),
+    *("budget.transitions", "budget.evaluations"),
+    *("seed", "threads", "device", "results", "timeout_s"),
 )

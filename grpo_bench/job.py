@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import torch
@@ -13,7 +12,8 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule, get_device
 
-from grpo_bench.baselines import load_actor, make_baseline
+from grpo_bench.baselines import KINDS, load_actor, make_baseline
+from grpo_bench.config import Config
 from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import reset_peak
@@ -23,11 +23,9 @@ from grpo_bench.recorder import Recorder
 from grpo_bench.records import claim, plan
 from grpo_bench.seeds import integer_seed, stream
 from grpo_bench.vec_env import VectorEnvAdapter, seed_sub_environments
-from grpo_bench.warmup import warmed_up
+from grpo_bench.warmup import check_warmup, warmed_up
 from grpo_envs.task import Task
-from grpo_envs.tokens import TokenTask
 
-Config = dict[str, Any]
 # Told the stage, the share of it that is done, and the latest success rate on validation.
 News = Callable[[str, float, float], None]
 
@@ -45,7 +43,7 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
     """
     torch.set_num_threads(config["threads"])
     reset_peak()
-    device = str(get_device(config["device"]))
+    device = device_of(config["device"])
     folder = plan(Path(config["results"]), config)
     seeds = {name: integer_seed(config["seed"], name) for name in ("policy", "environment")}
     run = claim(folder, config, seeds=seeds, provenance=provenance(device), concurrency=concurrency)
@@ -58,7 +56,6 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
             task = task_of(config["env"])
         extra = {"task/random_score": task.random_score, "task/oracle_score": task.oracle_score}
         if config["env"]["warmup"] is not None:
-            assert isinstance(task, TokenTask)
             extra["time/warmup_seconds"] = warm_up(model, task, config, news)
         recorder = Recorder(
             run,
@@ -67,7 +64,7 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
             phases,
             lambda share, success: news("training", share, success),
         )
-        model.learn(config["budget"]["transitions"], callback=recorder)
+        model.learn(config["budget"]["transitions"], callback=recorder, log_interval=1)
         recorder.finish(extra)
         (folder / "checkpoint").mkdir(exist_ok=True)
         model.save(folder / "checkpoint" / "model.zip")
@@ -80,22 +77,31 @@ def check(config: Config) -> None:
     Raises:
         ValueError: names what is wrong with the configuration.
     """
-    positive = {
-        "threads": config["threads"],
-        "budget.transitions": config["budget"]["transitions"],
-        "budget.evaluations": config["budget"]["evaluations"],
-        **{f"env.train.{name}": value for name, value in config["env"]["train"].items()},
-    }
-    for name, value in positive.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value}: expected more than 0")
-    if config["seed"] < 0:
-        raise ValueError(f"seed={config['seed']}: expected 0 or more")
+    device_of(config["device"])
     who = f"env={config['env']['name']} algo={config['algo']['name']}"
     try:
         make_model(config, "cpu")
-    except (AssertionError, TypeError, ValueError) as error:
-        raise ValueError(f"{who}: {error}") from error
+        if config["env"]["warmup"] is not None:
+            check_warmup(task_of(config["env"]), config["env"])
+    except (AssertionError, MemoryError, TypeError, ValueError, gym.error.Error) as error:
+        raise ValueError(f"{who}: {error or type(error).__name__}") from error
+
+
+def device_of(name: str) -> str:
+    """Where to train, for torch: ``auto`` is the first CUDA card, or the CPU if there is none.
+
+    Raises:
+        ValueError: there is no such device here. (SB3 would take the CPU instead.)
+    """
+    expected = f"device={name}: expected auto, cpu, cuda or cuda:<n>"
+    try:
+        device = get_device(name)
+    except RuntimeError:
+        raise ValueError(expected) from None
+    cards = torch.cuda.device_count()
+    if name.startswith("cuda") and (device.type != "cuda" or (device.index or 0) >= cards):
+        raise ValueError(f"{expected}; torch {torch.__version__} finds {cards} cards here")
+    return str(device)
 
 
 def make_model(config: Config, device: str) -> BaseAlgorithm:
@@ -103,6 +109,8 @@ def make_model(config: Config, device: str) -> BaseAlgorithm:
     env, train, algo = config["env"], config["env"]["train"], dict(config["algo"])
     kind, minibatches, rate = (algo.pop(key) for key in ("kind", "minibatches", "learning_rate"))
     del algo["name"]
+    if kind not in ("grpo", *KINDS):
+        raise ValueError(f"algo.kind={kind!r}: expected one of {', '.join(('grpo', *KINDS))}")
     is_grpo = kind == "grpo"
     # GRPO starts its episodes itself; SB3's algorithms want them restarted
     mode = AutoresetMode.DISABLED if is_grpo else AutoresetMode.SAME_STEP
@@ -129,7 +137,7 @@ def make_model(config: Config, device: str) -> BaseAlgorithm:
     return model
 
 
-def warm_up(model: BaseAlgorithm, task: TokenTask, config: Config, news: News) -> float:
+def warm_up(model: BaseAlgorithm, task: Task, config: Config, news: News) -> float:
     """Start from the warmed-up actor; the seconds that it cost, now or when it was made."""
     cache = Path(config["results"]) / "warmup"
     weights, seconds = warmed_up(

@@ -74,6 +74,7 @@ class Recorder(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         self._phase.close()
+        self._log_update()
         share = self.model.num_timesteps / self.model._total_timesteps
         if share >= self.evaluated / self.evaluations and self.model.num_timesteps:
             self.evaluate("validation")
@@ -92,6 +93,12 @@ class Recorder(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._phase.close()
+        self._log_update()
+
+    def _log_update(self) -> None:
+        """What SB3's algorithms say of an update they would log after the next rollout, and of the
+        last one never."""
+        self.model.logger.dump(self.model.num_timesteps)
 
     # -- what they write --------------------------------------------------------------------------
 

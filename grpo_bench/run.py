@@ -2,51 +2,85 @@
 
     python -m grpo_bench.run env=format algo=ppo seed=3
     python -m grpo_bench.run -m seed=1,2,3
-    python -m grpo_bench.run -m env=vlm algo=grpo,ppo,ppo_shared seed=range(0,10) budget=full
+    python -m grpo_bench.run -m env=vlm algo=grpo,ppo,ppo_shared 'seed=range(0,10)' budget=full
 
 Every run writes a record (see ``grpo_bench.records``); a sweep ends with the tables.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import atexit
+import shutil
+import signal
+import sys
+import tempfile
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_bench.config import CONF
+from grpo_bench.config import CONF, resolved
 from hydra_plugins.grpo_bench_launcher import ProcessLauncher
 
 # Hydra looks through the folders on the path, and an editable installation puts none there.
 Plugins.instance().register(ProcessLauncher)
 
 
+def scratch() -> str:
+    """A folder that is gone at the end, for Hydra's multirun.yaml: the records say it all, and two
+    sweeps would write over each other's."""
+    folder = tempfile.mkdtemp(prefix="grpo_bench-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+OmegaConf.register_new_resolver("scratch", scratch, use_cache=True)
+
+ONE_PROCESS = (
+    "This launcher keeps all runs in one process: their peaks of memory are not theirs alone, a "
+    "run that is killed ends the sweep, and there are no tables (python -m grpo_bench.tables)."
+)
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def main(config: DictConfig) -> float:
     """One run in this process; its success rate on the validation split."""
-    from tqdm import tqdm
-
     from grpo_bench.job import check, execute
+    from grpo_bench.outcome import outcome, run_name
+    from grpo_bench.progress import OneRun
+    from grpo_bench.records import RecordError
 
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    hydra_config = HydraConfig.get()
+    if hydra_config.mode is RunMode.MULTIRUN and hydra_config.job.num == 0:
+        print(ONE_PROCESS)
     try:
-        check(plain)
+        settings = resolved(config)
+        check(settings)
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    with tqdm(total=100, unit="%", leave=False, disable=None) as bar:
-
-        def show(stage: str, share: float, success: float) -> None:
-            bar.set_description(f"{stage}, {success:.3f} right")
-            bar.update(100 * share - bar.n)
-
-        folder = execute(plain, show)
-    from grpo_bench.sweep import outcome  # late: the run need not wait for what prints tables
-
-    ended = outcome(folder, plain)
-    print(f"{ended.line()}\nRecord: {folder}")
+    try:
+        with OneRun(run_name(settings)) as progress:
+            folder = execute(settings, progress.show)
+        ended = outcome(folder, settings)
+    except (OSError, RecordError) as error:
+        raise SystemExit(str(error)) from None
+    print(ended.line(), f"Record: {folder}", sep="\n")
+    if ended.status != "ok":
+        raise SystemExit(1)
     return ended.score
 
 
+def command() -> None:
+    """``main``, which Ctrl-C and SIGTERM end alike: with what there is, and without a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("Stopped. The same command goes on with what is missing.", file=sys.stderr)
+        sys.exit(130)
+
+
 if __name__ == "__main__":
-    main()
+    command()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,35 @@ from torch import Tensor
 from grpo_bench.baselines import actor_modules
 from grpo_bench.grpo.policies import MultiInputPolicy
 from grpo_bench.networks import TokenTransformer, policy_kwargs
+from grpo_bench.records.files import replace
 from grpo_bench.seeds import stream
+from grpo_envs.task import Task
 from grpo_envs.tokens import TokenTask
 
 VERSION = 1  # part of the cache's key: raise it when the same settings give other weights
+SETTINGS = ("steps", "batch_size", "learning_rate", "noise", "seed")
 Progress = Callable[[float], None]
 
 
+def check_warmup(task: Task, env_config: dict[str, Any]) -> TokenTask:
+    """The task, if it has demonstrations, and a body that reads them, and all settings.
+
+    Raises:
+        ValueError: names what is missing.
+    """
+    body, settings = env_config["network"]["body"], env_config["warmup"]
+    if not isinstance(task, TokenTask) or body != "transformer":
+        raise ValueError(
+            f"env.warmup with {env_config['id']} and network.body={body}: expected null, or a task "
+            "of tokens and a transformer"
+        )
+    if set(settings) != set(SETTINGS):
+        raise ValueError(f"env.warmup has {sorted(settings)}: expected {sorted(SETTINGS)}")
+    return task
+
+
 def warmed_up(
-    task: TokenTask,
+    task: Task,
     env_config: dict[str, Any],
     cache: Path,
     progress: Progress = lambda fraction: None,
@@ -42,26 +63,41 @@ def warmed_up(
 
     Args:
         task: whose demonstrations to imitate.
-        env_config: its ``id``, ``kwargs``, ``network`` and ``warmup`` (``steps``, ``batch_size``,
-            ``learning_rate``, ``noise``, ``seed``) decide the weights, and make the cache's key.
+        env_config: its ``id``, ``kwargs``, ``network`` and ``warmup`` (``SETTINGS``) decide the
+            weights, and make the cache's key.
         cache: folder; runs that need the same warm-up wait for the first to make it.
+
+    Raises:
+        ValueError: as ``check_warmup``.
     """
+    task = check_warmup(task, env_config)
     decisive = {name: env_config[name] for name in ("id", "kwargs", "network", "warmup")}
-    text = json.dumps([VERSION, torch.__version__, decisive], sort_keys=True)
+    rounding = (torch.__version__, torch.get_num_threads())
+    text = json.dumps([VERSION, *rounding, decisive], sort_keys=True)
     path = cache / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
     cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        if not path.exists():
+    progress(0.0)
+    with FileLock(path.with_suffix(".lock")):  # the system takes it from a process that dies
+        made = _load(path)
+        if made is None:
             start = time.perf_counter()
             weights = imitate(task, env_config["network"], env_config["warmup"], progress)
             made = {"weights": weights, "seconds": time.perf_counter() - start}
-            beside = path.with_suffix(".new")
-            torch.save(made, beside)
-            os.replace(beside, path)
-    made = torch.load(path, weights_only=True)
+            content = BytesIO()
+            torch.save(made, content)
+            replace(path, content.getvalue())
     return made["weights"], made["seconds"]
 
 
+def _load(path: Path) -> dict[str, Any] | None:
+    """What is in the cache; None if nothing is, or something broken (made anew, it is the same)."""
+    try:
+        return torch.load(path, weights_only=True)
+    except (FileNotFoundError, EOFError, KeyError, RuntimeError, UnpicklingError):
+        return None
+
+
+@torch.random.fork_rng(devices=[])  # a run goes on alike whether it makes its warm-up or finds it
 def imitate(
     task: TokenTask, network: dict[str, Any], settings: dict[str, Any], progress: Progress
 ) -> dict[str, dict[str, Tensor]]:

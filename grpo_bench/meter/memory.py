@@ -7,17 +7,21 @@ only where there is no ``/proc`` (macOS), and ``peak_wset`` on Windows. All size
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import psutil
 
 if TYPE_CHECKING:
     import torch
 
 _STATUS = Path("/proc/self/status")
+_MAPS = Path("/proc/self/maps")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
@@ -66,6 +70,30 @@ def reset_peak(device: str | torch.device = "cpu") -> bool:
     except OSError:
         return False
     return True
+
+
+def map_pages_of(parent: int) -> None:
+    """Map what the parent, from which this process was forked, has mapped of files: the code of
+    libraries, mostly.
+
+    Linux leaves such pages out of a forked process until it touches them, so it would report some
+    100 MB less than a process that did its imports itself. Nothing happens off Linux, or where the
+    parent may not be looked at.
+    """
+    page = os.sysconf("SC_PAGE_SIZE") if _MAPS.exists() else 0
+    try:
+        with open(f"/proc/{parent}/pagemap", "rb", buffering=0) as pagemap:
+            for line in _MAPS.read_text().splitlines():
+                span, access, *_, path = line.split(maxsplit=5)
+                if not access.startswith("r") or not path.startswith("/"):
+                    continue
+                start, end = (int(address, 16) for address in span.split("-"))
+                pagemap.seek(8 * (start // page))  # man 5 proc_pid_pagemap: 64 bits for each page
+                entries = np.frombuffer(pagemap.read(8 * ((end - start) // page)), np.uint64)
+                for i in np.flatnonzero(entries >> np.uint64(63)).tolist():  # bit 63: present
+                    _ = ctypes.c_char.from_address(start + i * page).value  # reading maps it
+    except OSError:
+        return
 
 
 def module_bytes(module: torch.nn.Module) -> int:

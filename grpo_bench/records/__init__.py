@@ -13,7 +13,7 @@ from grpo_bench.records.schema import (
     read_manifest,
     run_folder,
 )
-from grpo_bench.records.store import Run, claim, plan, settle
+from grpo_bench.records.store import Run, claim, holder, plan, settle
 
 __all__ = [
     "STATUSES",
@@ -22,6 +22,7 @@ __all__ = [
     "RecordError",
     "Run",
     "claim",
+    "holder",
     "identity",
     "plan",
     "read_manifest",

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``, over what is there. One writer at a time.
+    """Put ``data`` at ``path``, over what is there. Of several writers at once one wins.
 
     Raises:
         OSError: the disk is full, or the like; what was at ``path`` is still there, untouched.
     """
-    beside = path.with_name(f".{path.name}.tmp")  # one name: a killed writer leaves one at most
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         _write(beside, data)
         os.replace(beside, path)
@@ -52,10 +52,13 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk is not named by the system: say which it is
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _sync_folder(folder: Path) -> None:

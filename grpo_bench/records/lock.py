@@ -30,6 +30,9 @@ class Holder:
     host: str
     started: float  # seconds since the epoch
 
+    def __str__(self) -> str:
+        return f"{self.pid} on {self.host}"
+
     def alive(self) -> bool:
         """Whether the process may still be at work. One on another host cannot be asked, so it
         counts as alive; delete the run's folder if it is not."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from grpo_bench.meter.provenance import Provenance
 from grpo_bench.records.files import create, parquet_bytes, replace
-from grpo_bench.records.lock import latest_attempt, make_attempt
+from grpo_bench.records.lock import Holder, latest_attempt, make_attempt
 from grpo_bench.records.schema import (
     EVAL_SCHEMA,
     METRIC_SCHEMA,
@@ -53,12 +53,8 @@ def claim(
     Raises:
         RecordError: the folder's manifest cannot be read.
     """
-    number, holder = latest_attempt(folder)
-    # In this order: once the holder is seen dead, nobody changes the manifest any more.
-    held = holder is not None and holder.alive()
-    manifest = read_manifest(folder)
-    ended = manifest.attempt == number and manifest.status not in ("planned", "running")
-    if manifest.status == "ok" or (held and not ended):
+    number, _ = latest_attempt(folder)
+    if holder(folder) is not None or read_manifest(folder).status == "ok":
         return None
     if not make_attempt(folder, number + 1):
         return None
@@ -79,6 +75,20 @@ def claim(
     return run
 
 
+def holder(folder: Path) -> Holder | None:
+    """The living process that is at work on a run; None if there is none.
+
+    Raises:
+        RecordError: the folder's manifest cannot be read.
+    """
+    number, latest = latest_attempt(folder)
+    # In this order: once the holder is seen dead, nobody changes the manifest any more.
+    alive = latest is not None and latest.alive()
+    manifest = read_manifest(folder)
+    ended = manifest.attempt == number and manifest.status not in ("planned", "running")
+    return latest if alive and not ended else None
+
+
 def settle(folder: Path, status: Status, error: str) -> bool:
     """Say how a run ended whose process could not say so itself (killed, out of memory, out of
     time): for whoever watched that process.
@@ -86,8 +96,8 @@ def settle(folder: Path, status: Status, error: str) -> bool:
     Returns:
         False if there was nothing to settle: the run has ended, or its process still lives.
     """
-    number, holder = latest_attempt(folder)
-    dead = holder is not None and not holder.alive()
+    number, latest = latest_attempt(folder)
+    dead = latest is not None and not latest.alive()
     manifest = read_manifest(folder)
     if not dead or manifest.status != "running" or manifest.attempt != number:
         return False

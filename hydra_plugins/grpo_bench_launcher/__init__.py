@@ -8,19 +8,20 @@ Hydra finds it because it lies in ``hydra_plugins``. The work is in ``grpo_bench
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
+
+from grpo_bench.config import resolved
 
 
 @dataclass
 class ProcessLauncherConf:
     _target_: str = "hydra_plugins.grpo_bench_launcher.ProcessLauncher"
-    n_jobs: int | None = None  # runs side by side; None: one for each core
+    n_jobs: int | None = None  # runs side by side; None: as many as the cores have room for
 
 
 ConfigStore.instance().store(
@@ -46,13 +47,9 @@ class ProcessLauncher(Launcher):
         from grpo_bench.sweep import run_all
 
         configs = [self._compose(overrides) for overrides in job_overrides]
-        plain: list[dict[str, Any]] = [
-            OmegaConf.to_container(config, resolve=True)  # type: ignore[misc]
-            for config in configs
-        ]
         try:
-            outcomes = run_all(plain, self.n_jobs)
-        except ValueError as error:
+            outcomes = run_all([resolved(config) for config in configs], self.n_jobs)
+        except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
         bad = [outcome for outcome in outcomes if outcome.status != "ok"]
         if bad:

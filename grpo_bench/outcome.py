@@ -1,0 +1,67 @@
+"""How a run ended, in one line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from grpo_bench.config import Config
+from grpo_bench.records import holder, read_manifest
+
+LONGEST_REASON = 300  # characters; all of it is in error.txt
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the record of a run says of its end."""
+
+    folder: Path
+    config: Config
+    status: str
+    reason: str  # in one line; "" if it is ok
+    score: float  # success on the validation split at the end; NaN if there is none
+    seconds: float  # of training
+    speed: float  # transitions per second of training
+
+    def line(self) -> str:
+        """One line about it."""
+        name = run_name(self.config)
+        if self.status != "ok":
+            return f"{name}: {self.status}{self.reason and f' ({self.reason})'}, see {self.folder}"
+        return (
+            f"{name}: {self.score:.3f} right on validation, {self.seconds:.1f} s of training, "
+            f"{self.speed / 1e3:,.1f} thousand transitions/s"
+        )
+
+
+def run_name(config: Config) -> str:
+    """A run's name for people: environment, algorithm and seed."""
+    return f"{config['env']['name']} {config['algo']['name']} seed={config['seed']}"
+
+
+def outcome(folder: Path, config: Config) -> Outcome:
+    """Read how a run ended, or that it has not.
+
+    Raises:
+        RecordError: the record cannot be read.
+    """
+    status = read_manifest(folder).status
+    reason = ""
+    if status == "running":
+        reason = f"in process {holder(folder)}"
+    elif status != "ok" and (folder / "error.txt").exists():
+        lines = (folder / "error.txt").read_text(encoding="utf-8").split("\n")
+        reason = ([line for line in lines if line.strip()] or [""])[-1][:LONGEST_REASON]
+    last: dict[str, float] = {}
+    if (folder / "metrics.parquet").exists():
+        # ParquetFile, for read_table would take a folder called a=b for a column
+        with pq.ParquetFile(folder / "metrics.parquet") as file:
+            metrics = file.read(columns=["metric", "value"]).to_pydict()
+        last = dict(zip(metrics["metric"], metrics["value"], strict=True))
+    seconds = [last.get(f"time/{phase}_seconds", math.nan) for phase in ("rollout", "update")]
+    score = last.get("eval/validation/success", math.nan)
+    speed = last.get("time/transitions_per_second", math.nan)
+    return Outcome(folder, config, status, reason, score, sum(seconds), speed)
