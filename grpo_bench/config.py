@@ -59,16 +59,12 @@ def _checked(group: Config, path: str) -> Config:
         if rule is None:
             raise ValueError(f"{name}={value}: unknown, nothing would read it")
         expected, accept = rule
-        if expected.startswith("a whole number"):
-            value = _without_point(value)
+        if not accept(value) and isinstance(value, float) and value.is_integer():
+            value = int(value)
         if not accept(value):
             raise ValueError(f"{name}={value}: expected {expected}")
         good[key] = value
     return good
-
-
-def _without_point(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _is_number(value: Any) -> bool:

@@ -21,7 +21,7 @@ from grpo_bench.config import Config
 from grpo_bench.meter.memory import map_pages_of
 from grpo_bench.outcome import Outcome, outcome, run_name
 from grpo_bench.progress import SIGN_OF_LIFE, as_news, make_bars
-from grpo_bench.records import holder, read_manifest, settle
+from grpo_bench.records import Holder, holder, plan, read_manifest, settle
 
 GLANCE = 0.2  # seconds between two looks at the runs
 
@@ -142,8 +142,8 @@ class Sweep:
     def _begin(self, folder: Path, config: Config) -> None:
         if read_manifest(folder).status == "ok":
             self._tell(outcome(folder, config), "already done: ")
-        elif holder(folder) is not None:
-            self._await(folder, config)
+        elif (other := holder(folder)) is not None:
+            self._await(folder, config, other)
         else:
             receiver, sender = self.context.Pipe(duplex=False)
             arguments = (config, sender, self.n_jobs)
@@ -154,13 +154,12 @@ class Sweep:
             self.running.append(run)
             sender.close()
 
-    def _await(self, folder: Path, config: Config) -> None:
+    def _await(self, folder: Path, config: Config, other: Holder) -> None:
         """Leave the run to the process that is at work on it."""
         bar = self.bars.add_task(f"  {run_name(config)}", total=None, news="runs elsewhere")
         self.elsewhere[folder] = config, bar
-        who = holder(folder)
         self._print(
-            f"{run_name(config)}: process {who} is at work on it, waiting for that (if there is "
+            f"{run_name(config)}: process {other} is at work on it, waiting for that (if there is "
             f"no such process any more, delete {folder})"
         )
 
@@ -168,43 +167,52 @@ class Sweep:
         """Wait a moment, then see how all runs stand."""
         wait([run.process.sentinel for run in self.running], timeout=GLANCE)
         for run in list(self.running):
-            try:
-                while run.pipe.poll():
-                    self._hear(run, run.pipe.recv())
-            except EOFError:
-                pass
+            self._hear(run)
             if run.overdue and not run.late:
                 run.late = True
                 run.process.kill()
             if not run.process.is_alive():
                 self._end(run)
-        for folder, (config, bar) in list(self.elsewhere.items()):
-            if holder(folder) is None:
-                del self.elsewhere[folder]
-                self.bars.remove_task(bar)
-                ended = outcome(folder, config)
-                if ended.status in ("planned", "running", "killed"):
-                    self.queue.appendleft((folder, config))
-                else:
-                    self._tell(ended, "done elsewhere: ")
+        for folder in list(self.elsewhere):
+            self._look(folder)
         if not self.console.is_terminal and time.monotonic() - self.last_line > SIGN_OF_LIFE:
             for task in self.bars.tasks[1:]:  # all but the total
                 news = f"{task.percentage:.0f} %, {task.fields['news']}"
                 self._print(f"{task.description.strip()}: {news}")
 
-    def _hear(self, run: Running, news: Any) -> None:
-        if isinstance(news, str):
-            run.error = news
+    def _hear(self, run: Running) -> None:
+        """What the run has told since the last time."""
+        with suppress(EOFError):
+            while run.pipe.poll():
+                news = run.pipe.recv()
+                if isinstance(news, str):
+                    run.error = news
+                    continue
+                stage, share, success = news
+                self.bars.update(run.bar, completed=share, news=as_news(stage, success))
+
+    def _look(self, folder: Path) -> None:
+        """How a run stands that another process is at work on."""
+        config, bar = self.elsewhere[folder]
+        if (folder / "manifest.json").exists() and holder(folder) is not None:
             return
-        stage, share, success = news
-        self.bars.update(run.bar, completed=share, news=as_news(stage, success))
+        del self.elsewhere[folder]
+        self.bars.remove_task(bar)
+        plan(Path(config["results"]), config)  # anew, if it was deleted
+        ended = outcome(folder, config)
+        if ended.status in ("planned", "running", "killed"):
+            self.queue.appendleft((folder, config))
+        else:
+            self._tell(ended, "done elsewhere: ")
 
     def _end(self, run: Running) -> None:
         run.process.join()
+        self._hear(run)
         self.running.remove(run)
         self.bars.remove_task(run.bar)
-        if holder(run.folder) is not None:  # another sweep was first
-            self._await(run.folder, run.config)
+        other = holder(run.folder)
+        if other is not None:  # it was first
+            self._await(run.folder, run.config, other)
             return
         with suppress(OSError):  # no room to write it down: told all the same
             settle(run.folder, "timeout" if run.late else "killed", run.why())

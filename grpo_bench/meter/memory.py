@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import psutil
 
 if TYPE_CHECKING:
@@ -89,9 +88,10 @@ def map_pages_of(parent: int) -> None:
                     continue
                 start, end = (int(address, 16) for address in span.split("-"))
                 pagemap.seek(8 * (start // page))  # man 5 proc_pid_pagemap: 64 bits for each page
-                entries = np.frombuffer(pagemap.read(8 * ((end - start) // page)), np.uint64)
-                for i in np.flatnonzero(entries >> np.uint64(63)).tolist():  # bit 63: present
-                    _ = ctypes.c_char.from_address(start + i * page).value  # reading maps it
+                entries = memoryview(pagemap.read(8 * ((end - start) // page))).cast("Q")
+                for i, entry in enumerate(entries):
+                    if entry >> 63:  # present
+                        _ = ctypes.c_char.from_address(start + i * page).value  # reading maps it
     except OSError:
         return
 

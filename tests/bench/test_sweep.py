@@ -7,6 +7,7 @@ import io
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,6 +172,16 @@ def test_a_run_that_another_process_is_at_work_on(
     assert read_manifest(run.folder).attempt == attempts
 
 
+def test_a_run_that_is_deleted_while_it_is_waited_for_is_done_here(tmp_path: Path) -> None:
+    """As the line says that one may, where the other process is not there any more."""
+    settings = config(tmp_path, *QUICK)
+    thread = threading.Timer(1.0, shutil.rmtree, [claimed(settings).folder])
+    thread.start()
+    (ended,), _ = carry_out(settings)
+    thread.join()
+    assert ended.status == "ok"
+
+
 def test_a_single_run_leaves_alone_what_another_process_is_at_work_on(tmp_path: Path) -> None:
     run = claimed(config(tmp_path / "runs"))
     done = start(tmp_path, "device=auto")
@@ -261,6 +272,7 @@ def test_a_run_that_is_stopped(tmp_path: Path) -> None:
     assert statuses(tmp_path / "runs") == {"grpo seed1": "killed"}
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_takes_its_runs_along_and_the_next_redoes_them(
     tmp_path: Path,
 ) -> None:
