@@ -112,6 +112,7 @@ def make_model(config: Config, device: str) -> BaseAlgorithm:
     if kind not in ("grpo", *KINDS):
         raise ValueError(f"algo.kind={kind!r}: expected one of {', '.join(('grpo', *KINDS))}")
     is_grpo = kind == "grpo"
+    check_minibatches(train, algo["group_size"] if is_grpo else None, minibatches)
     # GRPO starts its episodes itself; SB3's algorithms want them restarted
     mode = AutoresetMode.DISABLED if is_grpo else AutoresetMode.SAME_STEP
     vector = gym.make_vec(env["id"], train["episodes"], autoreset_mode=mode, **env["kwargs"])
@@ -135,6 +136,21 @@ def make_model(config: Config, device: str) -> BaseAlgorithm:
     assert model.env is not None
     seed_sub_environments(model.env, stream(config["seed"], "environment"))
     return model
+
+
+def check_minibatches(train: Config, group_size: int | None, minibatches: int) -> None:
+    """Raises ValueError where an iteration does not come apart into equal minibatches: SB3 would
+    train on a remainder, and the algorithms would no longer be matched."""
+    units, what = train["episodes"] * train["n_steps"], "transitions"
+    if group_size:
+        if train["episodes"] % group_size:
+            return  # GRPO says what is wrong with that
+        units, what = train["episodes"] // group_size, "groups"
+    if units % minibatches:
+        raise ValueError(
+            f"algo.minibatches={minibatches}: expected a divisor of the {units} {what} of an "
+            "iteration"
+        )
 
 
 def warm_up(model: BaseAlgorithm, task: Task, config: Config, news: News) -> float:

@@ -28,6 +28,12 @@ class GRPO(GroupAlgorithm):
     returns of each group into advantages, and takes ``n_epochs`` passes of clipped policy-gradient
     steps over them. There is no critic and no discount: the return of an episode is its outcome.
 
+    loss = - sum_t w_t min(rho_t A, clip(rho_t, 1 - clip_range, 1 + clip_range_high) A)
+           + kl_coef sum_t w_t KL_t - ent_coef sum_t w_t H_t
+
+    over the actions t of a minibatch: A from ``grpo.advantages``, rho and w from
+    ``grpo.objectives``, KL from ``grpo.kl``, H the entropy.
+
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy`` or an ``ActorPolicy`` class.
         env: an id, a Gymnasium environment, a Gymnasium ``VectorEnv`` or an SB3 ``VecEnv``. With
@@ -44,7 +50,8 @@ class GRPO(GroupAlgorithm):
         aggregation, max_len: see ``grpo.objectives.aggregation_weights``.
         ratio: see ``grpo.objectives.importance_ratio``.
         kl: what is added to the loss, times ``kl_coef``, to stay near the policy before training:
-            ``none``, ``exact``, ``k3`` or ``tutorial`` (see ``grpo.kl``).
+            ``none``, ``exact``, ``k3`` or ``tutorial`` (see ``grpo.kl``). With a form and
+            ``kl_coef=0`` the KL is measured and logged only.
         ent_coef: weight of the entropy bonus.
         max_grad_norm: the gradient's norm is clipped to it.
         mixed_start: accept groups whose members start differently (for environments that cannot
@@ -218,6 +225,7 @@ class GRPO(GroupAlgorithm):
 
         if log_ratios:  # none where every rollout was dropped
             log_ratio = torch.cat(log_ratios)[torch.cat(masks)]
+            # SB3's approx_kl, mean(rho - 1 - log rho): k3 of the old policy against this one
             approx_kl = kl_forms.k3(torch.zeros_like(log_ratio), log_ratio).mean()
             self.logger.record("train/approx_kl", approx_kl.item())
         for name, column in log.items():

@@ -39,7 +39,9 @@ def policy_loss(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
 ) -> PolicyLoss:
-    """The clipped surrogate of PPO (arXiv 1707.06347, eq. 7) as GRPO uses it (2402.03300, eq. 3).
+    """- sum w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
+
+    The clipped surrogate of PPO (arXiv 1707.06347, eq. 7) as GRPO uses it (2402.03300, eq. 3).
 
     Args:
         logp, old_logp: (n_rollouts, length) log-probability of each action now and at sampling.

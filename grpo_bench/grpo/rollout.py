@@ -33,9 +33,7 @@ class Rollout:
     old_logp: Tensor  # (N, T) log-probability at sampling
     rewards: Tensor  # (N, T)
     mask: Tensor  # (N, T) bool, true where an action was taken
-    success: (
-        np.ndarray
-    )  # (N,) as the environment says at the end of each episode; NaN if it does not
+    success: np.ndarray  # (N,) at each episode's end; NaN where the environment does not say
     starts: np.ndarray  # (n_problems,) problem ids or seeds
     group_size: int
 
@@ -73,12 +71,12 @@ def collect_groups(
     """
     starts = source.draw(n_problems)
     episodes = np.arange(n_problems * group_size)
-    recorder = Recorder(policy.device, group_size, share_first=source.kind != "mixed_start")
+    builder = RolloutBuilder(policy.device, group_size, share_first=source.kind != "mixed_start")
     for first in range(0, len(episodes), source.n_envs):
         wave = episodes[first : first + source.n_envs]
-        if not _play_wave(source, policy, starts[wave // group_size], wave, recorder, on_step):
+        if not _play_wave(source, policy, starts[wave // group_size], wave, builder, on_step):
             return None
-    return recorder.finish(starts)
+    return builder.finish(starts)
 
 
 def _play_wave(
@@ -86,7 +84,7 @@ def _play_wave(
     policy: ActorPolicy,
     starts: np.ndarray,
     wave: np.ndarray,
-    recorder: Recorder,
+    builder: RolloutBuilder,
     on_step: OnStep,
 ) -> bool:
     """One episode in each sub-environment, until the last has ended; those that ended wait."""
@@ -96,7 +94,7 @@ def _play_wave(
     active = np.arange(source.n_envs)
     first = True
     while len(active):
-        seen, rows = recorder.first(obs, wave, starts) if first else recorder.next(obs, active)
+        seen, rows = builder.first(obs, wave, starts) if first else builder.next(obs, active)
         with torch.no_grad():
             params = policy(obs_as_tensor(seen, policy.device))
             if first:  # members of a group share a row: spread its parameters over them
@@ -106,10 +104,10 @@ def _play_wave(
             logp = distribution.log_prob(actions)
         sent[active] = to_env(actions, space)
         step = source.step(sent)
-        recorder.add(wave[active], rows.index, actions, logp, step.rewards[active])
+        builder.add(wave[active], rows.index, actions, logp, step.rewards[active])
         dones = step.dones[active]
         ended = active[dones]
-        recorder.end(wave[ended], step.success[ended])
+        builder.end(wave[ended], step.success[ended])
         if not on_step(len(active), _told(step, active, ended)):
             return False
         active, obs, first = active[~dones], step.obs, False
@@ -140,7 +138,7 @@ class Rows:
 
 
 @dataclass
-class Recorder:
+class RolloutBuilder:
     """Gathers the steps of all waves, then pads them into one Rollout."""
 
     device: torch.device

@@ -61,6 +61,7 @@ def test_every_algorithm_runs_on_every_environment(
     ("override", "words"),
     [
         ("algo.group_size=7", "group_size=7 on 2048 sub-environments"),
+        ("algo.minibatches=3", "algo.minibatches=3: expected a divisor of the 256 groups"),
         ("algo.group_size=1", "group_size=1: expected a whole number, at least 2"),
         ("algo.baseline=median", "baseline='median': expected one of group"),
         ("algo.kl=k9", "kl='k9'"),
