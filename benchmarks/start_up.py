@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from _compare import Table, in_turns, parser, ratio, ratio_columns, spread, verdict
 
-from grpo_bench.report.numbers import significant
+from grpo_bench.report.numbers import in_units, significant
 from grpo_bench.report.writers import Column
 
 ENVS = ("vlm", "arithmetic", "format")
@@ -126,8 +126,8 @@ def main(arguments: list[str] | None = None) -> None:
         columns=[
             Column("seconds", "seconds", significant, interval=True),
             *ratio_columns(f"this / {YARDSTICK}"),
-            Column("peak MB", "peak", significant, unit=1e6, interval=True),
-            Column("resident MB", "resident", significant, unit=1e6, interval=True),
+            Column("peak MB", "peak", in_units(1e6), interval=True),
+            Column("resident MB", "resident", in_units(1e6), interval=True),
         ],
         repeats=options.repeats,
     )
