@@ -62,9 +62,7 @@ class TokenTransformer(BaseFeaturesExtractor):
     def forward(self, observations: dict[str, Tensor]) -> Tensor:
         """Features of the last token of each sequence, (n, width)."""
         # SB3 hands every Box over as floats; ids are exact in them
-        length = (
-            observations["position"].long().flatten()
-        )  # (n,) columns so far, gaps included
+        length = observations["position"].long().flatten()  # (n,) columns so far, gaps included
         longest = int(length.max())
         x = self._embed(observations["tokens"][:, :longest].long())  # (n, t, d)
         for block in self.blocks:
