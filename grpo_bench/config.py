@@ -117,7 +117,10 @@ RULES: dict[str, Rule] = {
     "algo.n_epochs": COUNT,
     **{
         f"algo.{name}": TEXT
-        for name in ("name", "kind", "critic", "baseline", "aggregation", "ratio", "kl")
+        for name in (
+            *("name", "kind", "critic", "baseline", "supervision", "surrogate"),
+            *("ratio", "aggregation", "kl"),
+        )
     },
     "algo.nan_reward": TEXT,
     "algo.*": SETTING,

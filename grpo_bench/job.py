@@ -64,7 +64,11 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
             phases,
             lambda share, success: news("training", share, success),
         )
-        model.learn(config["budget"]["transitions"], callback=recorder, log_interval=1)
+        try:
+            model.learn(config["budget"]["transitions"], callback=recorder, log_interval=1)
+        finally:
+            if isinstance(model, GRPO) and model.doctor.findings:
+                run.extra["findings"] = list(model.doctor.findings.values())
         recorder.finish(extra)
         (folder / "checkpoint").mkdir(exist_ok=True)
         model.save(folder / "checkpoint" / "model.zip")
@@ -125,6 +129,8 @@ def make_model(config: Config, device: str) -> BaseAlgorithm:
         "device": device,
     }
     if is_grpo:
+        if algo.get("aggregation") == "constant_length":
+            algo.setdefault("max_len", vector.unwrapped.task.max_steps)  # type: ignore[attr-defined]
         batches = {
             "n_problems": train["episodes"] // algo["group_size"],
             "batch_size": train["episodes"] // minibatches,

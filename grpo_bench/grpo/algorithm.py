@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Literal
 
 import torch
@@ -11,14 +10,28 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
-from grpo_bench.grpo import kl as kl_forms
-from grpo_bench.grpo.advantages import group_advantages, group_std, without_spread
+from grpo_bench.grpo.advantages import (
+    group_advantages,
+    process_advantages,
+    return_penalty,
+)
 from grpo_bench.grpo.base import GroupAlgorithm
-from grpo_bench.grpo.batches import Minibatch, minibatches
-from grpo_bench.grpo.objectives import Aggregation, RatioLevel, policy_loss
+from grpo_bench.grpo.batches import minibatches
+from grpo_bench.grpo.doctor import Doctor
+from grpo_bench.grpo.kl import FORMS
+from grpo_bench.grpo.objectives import Clip, policy_loss
 from grpo_bench.grpo.policies import ActorPolicy
+from grpo_bench.grpo.reference import (
+    follow,
+    frozen_copy,
+    kl_loss,
+    kl_of_rollouts,
+    reference_params,
+)
 from grpo_bench.grpo.rollout import Rollout
 from grpo_bench.grpo.settings import check_settings
+from grpo_bench.grpo.spread import spread_metrics
+from grpo_bench.grpo.update_log import UpdateLog
 
 
 class GRPO(GroupAlgorithm):
@@ -31,8 +44,9 @@ class GRPO(GroupAlgorithm):
     loss = - sum_t w_t min(rho_t A, clip(rho_t, 1 - clip_range, 1 + clip_range_high) A)
            + kl_coef sum_t w_t KL_t - ent_coef sum_t w_t H_t
 
-    over the actions t of a minibatch: A from ``grpo.advantages``, rho and w from
-    ``grpo.objectives``, KL from ``grpo.kl``, H the entropy.
+    over the actions t of a minibatch: A from ``grpo.advantages``; rho, w and what may stand in for
+    the minimum from ``grpo.objectives``; KL from ``grpo.kl``; H the entropy. Every option is one
+    function there, with its formula and its paper.
 
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy`` or an ``ActorPolicy`` class.
@@ -46,14 +60,28 @@ class GRPO(GroupAlgorithm):
         n_epochs: passes over the iteration's episodes.
         clip_range: the ratio is clipped to [1 - clip_range, 1 + clip_range_high].
         clip_range_high: None: the same as ``clip_range``.
-        baseline, ddof, eps: see ``grpo.advantages.group_advantages``.
+        clip_dual: the surrogate of a bad action is at least this times its advantage; above 1.
+            None: no such floor.
+        surrogate: ``clip`` or ``cispo``, see ``grpo.objectives``.
+        ratio: of each ``token``, or of the whole ``sequence``, see ``grpo.objectives``.
         aggregation, max_len: see ``grpo.objectives.aggregation_weights``.
-        ratio: see ``grpo.objectives.importance_ratio``.
-        kl: what is added to the loss, times ``kl_coef``, to stay near the policy before training:
-            ``none``, ``exact``, ``k3`` or ``tutorial`` (see ``grpo.kl``). With a form and
-            ``kl_coef=0`` the KL is measured and logged only.
+        baseline, ddof, eps: see ``grpo.advantages.group_advantages``.
+        supervision: ``outcome`` gives an episode one advantage, of its return; ``process`` gives
+            each action its own, of the rewards from there on, see
+            ``grpo.advantages.process_advantages``.
+        kl: how to stay near the reference policy: ``none``, or a form of ``grpo.kl.FORMS``. With a
+            form and ``kl_coef=0`` the KL is measured and logged only.
+        kl_coef: weight of the KL, against advantages.
+        ref_update_interval: the reference is the policy before training; after every so many
+            iterations it moves towards the policy of then. None: never.
+        ref_tau: how far: 1 becomes the policy, less is a moving average.
         ent_coef: weight of the entropy bonus.
         max_grad_norm: the gradient's norm is clipped to it.
+        mask_truncated: episodes that a time limit cut off count in their group's baseline, but not
+            in the loss.
+        max_refills: dynamic sampling: rounds, at most, in which groups whose outcomes are all alike
+            are replaced by groups of new problems, see ``grpo.dynamic``. 0: none.
+        spread_tol: outcomes are alike up to this standard deviation.
         mixed_start: accept groups whose members start differently (for environments that cannot
             repeat a start).
         nan_reward: ``error``, or ``drop`` to take a rollout whose return is not finite out of its
@@ -76,16 +104,24 @@ class GRPO(GroupAlgorithm):
         n_epochs: int = 1,
         clip_range: float | Schedule = 0.2,
         clip_range_high: float | Schedule | None = None,
+        clip_dual: float | None = None,
+        surrogate: str = "clip",
+        ratio: str = "token",
+        aggregation: str = "sequence_mean",
+        max_len: int | None = None,
         baseline: str = "group",
         ddof: int = 0,
         eps: float = 1e-4,
-        aggregation: Aggregation = "sequence_mean",
-        max_len: int | None = None,
-        ratio: RatioLevel = "token",
+        supervision: Literal["outcome", "process"] = "outcome",
         kl: str = "none",
         kl_coef: float = 0.0,
+        ref_update_interval: int | None = None,
+        ref_tau: float = 1.0,
         ent_coef: float = 0.0,
         max_grad_norm: float = 0.5,
+        mask_truncated: bool = False,
+        max_refills: int = 0,
+        spread_tol: float = 0.0,
         mixed_start: bool = False,
         nan_reward: Literal["error", "drop"] = "error",
         stats_window_size: int = 100,
@@ -99,18 +135,26 @@ class GRPO(GroupAlgorithm):
         self.n_epochs = n_epochs
         self.clip_range = clip_range
         self.clip_range_high = clip_range_high
+        self.clip_dual = clip_dual
+        self.surrogate = surrogate
+        self.ratio = ratio
+        self.aggregation = aggregation
+        self.max_len = max_len
         self.baseline = baseline
         self.ddof = ddof
         self.eps = eps
-        self.aggregation: Aggregation = aggregation
-        self.max_len = max_len
-        self.ratio: RatioLevel = ratio
+        self.supervision = supervision
         self.kl = kl
         self.kl_coef = kl_coef
+        self.ref_update_interval = ref_update_interval
+        self.ref_tau = ref_tau
         self.ent_coef = ent_coef
         self.max_grad_norm = max_grad_norm
+        self.mask_truncated = mask_truncated
         self.nan_reward = nan_reward
         self.reference: ActorPolicy | None = None
+        self.doctor = Doctor()
+        self._n_iterations = 0
         super().__init__(
             policy=policy,
             env=env,
@@ -118,6 +162,8 @@ class GRPO(GroupAlgorithm):
             group_size=group_size,
             n_problems=n_problems,
             batch_size=batch_size,
+            max_refills=max_refills,
+            spread_tol=spread_tol,
             mixed_start=mixed_start,
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
@@ -141,20 +187,28 @@ class GRPO(GroupAlgorithm):
             self.clip_range if self.clip_range_high is None else self.clip_range_high
         )
         if self.kl != "none":
-            self.reference = copy.deepcopy(self.policy).requires_grad_(False)
-            self.reference.optimizer = None  # type: ignore[assignment]
-            self.reference.set_training_mode(False)
+            self.reference = frozen_copy(self.policy)
 
     def _before_training(self) -> None:
+        self.doctor.examine_settings(self.kl, self.kl_coef)
         if self.reference is not None and self._n_updates == 0:
             self.reference.load_state_dict(self.policy.state_dict())  # "before training" is now
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "reference"]
+        return [*super()._excluded_save_params(), "reference", "doctor"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         state_dicts, variables = super()._get_torch_save_params()
         return [*state_dicts, "reference"] if self.reference is not None else state_dicts, variables
+
+    # -- the rollout ------------------------------------------------------------------------------
+
+    def _examine(self, played: list[Rollout]) -> None:
+        for name, value in spread_metrics(played).items():
+            self.logger.record(f"rollout/{name}", value)
+        if self.max_refills:
+            n_played = sum(len(part.starts) for part in played)
+            self.logger.record("rollout/replaced_frac", 1 - len(played[0].starts) / n_played)
 
     # -- the update -------------------------------------------------------------------------------
 
@@ -163,22 +217,20 @@ class GRPO(GroupAlgorithm):
         assert self._rollout is not None
         rollout, self._rollout = self._rollout, None
         self.policy.set_training_mode(False)  # the same network as at sampling: ratio 1 at first
+        self.doctor.examine_policy(self.policy)
         self._update_learning_rate(self.policy.optimizer)
-        clip_low = self.clip_schedule(self._current_progress_remaining)
-        clip_high = self.clip_high_schedule(self._current_progress_remaining)
-        advantages = self._advantages(rollout)  # (n_problems, group_size)
-        ref_params = self._reference_params(rollout)  # (M, n_params) or None
+        clip = self._clip()
+        ref_params = reference_params(self.reference, rollout)  # (M, n_params), None without KL
+        advantages = self._advantages(rollout, ref_params)  # (n_problems, group_size[, T])
         parameters = list(self.policy.parameters())
-        log: dict[str, list[Tensor]] = {}
-        log_ratios: list[Tensor] = []
-        masks: list[Tensor] = []
+        log = UpdateLog()
 
         for _ in range(self.n_epochs):
             for batch in minibatches(
                 rollout,
                 advantages,
                 ref_params,
-                (self.batch_size or advantages.numel()) // self.group_size,
+                (self.batch_size or len(rollout.mask)) // self.group_size,
                 self.aggregation,
                 self.max_len,
             ):
@@ -191,17 +243,18 @@ class GRPO(GroupAlgorithm):
                     batch.mask,
                     weights=batch.weights,
                     ratio=self.ratio,
-                    clip_low=clip_low,
-                    clip_high=clip_high,
+                    surrogate=self.surrogate,
+                    clip=clip,
                 )
                 loss = surrogate.loss
                 with torch.set_grad_enabled(self.ent_coef > 0):
                     entropy = distribution.entropy()
                 if entropy is not None and self.ent_coef:
                     loss = loss - self.ent_coef * (batch.token_weights * entropy).sum()
-                if ref_params is not None:
-                    kl_loss = self._kl_loss(batch, distribution, logp, log)
-                    loss = loss + self.kl_coef * kl_loss
+                if self.reference is not None:
+                    kl = kl_loss(self.kl, self.reference, batch, distribution, logp, log)
+                    if self.kl_coef:  # 0 times an overflow would not be 0
+                        loss = loss + self.kl_coef * kl
 
                 for parameter in parameters:  # optimizer.zero_grad(), less its hooks
                     parameter.grad = None
@@ -210,32 +263,53 @@ class GRPO(GroupAlgorithm):
                 self.policy.optimizer.step()
                 self._n_updates += 1
 
-                values = {
-                    "loss": loss,
-                    "policy_gradient_loss": surrogate.loss,
-                    "clip_fraction": surrogate.clip_fraction,
-                    "grad_norm": grad_norm,
-                }
+                log.add("loss", loss)
+                log.add("policy_gradient_loss", surrogate.loss)
+                log.add("clip_fraction", surrogate.clip_fraction)
+                log.add("grad_norm", grad_norm)
                 if entropy is not None:
-                    values["entropy_loss"] = -entropy.detach().mean()
-                for name, value in values.items():
-                    log.setdefault(name, []).append(value.detach())
-                log_ratios.append(logp.detach() - batch.old_logp)
-                masks.append(batch.mask)
+                    log.add("entropy_loss", -entropy.mean())
+                log.add_ratio(logp, batch.old_logp, batch.mask)
 
-        if log_ratios:  # none where every rollout was dropped
-            log_ratio = torch.cat(log_ratios)[torch.cat(masks)]
-            # SB3's approx_kl, mean(rho - 1 - log rho): k3 of the old policy against this one
-            approx_kl = kl_forms.k3(torch.zeros_like(log_ratio), log_ratio).mean()
-            self.logger.record("train/approx_kl", approx_kl.item())
-        for name, column in log.items():
-            self.logger.record(f"train/{name}", torch.stack(column).mean().item())
+        self.doctor.examine_update(log, first=self._n_iterations == 0)
+        self._n_iterations += 1
+        if self.ref_update_interval and self._n_iterations % self.ref_update_interval == 0:
+            assert self.reference is not None
+            follow(self.reference, self.policy, self.ref_tau)
+        for name, value in log.means().items():
+            self.logger.record(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/clip_range", clip_low)
+        self.logger.record("train/clip_range", clip.low)
 
     # -- the pieces of an update ------------------------------------------------------------------
 
-    def _advantages(self, rollout: Rollout) -> Tensor:
+    def _clip(self) -> Clip:
+        progress = self._current_progress_remaining
+        return Clip(self.clip_schedule(progress), self.clip_high_schedule(progress), self.clip_dual)
+
+    def _advantages(self, rollout: Rollout, ref_params: Tensor | None) -> Tensor:
+        """Of each rollout (n_problems, group_size), or of each action (n_problems, group_size, T).
+        Takes the rollouts that are not to be trained on out of the mask."""
+        valid = self._valid(rollout)
+        options = (self.baseline, self.ddof, self.eps)
+        if self.supervision == "process":
+            shape = (*valid.shape, -1)
+            steps, mask = rollout.rewards.view(shape), rollout.mask.view(shape)
+            advantages = process_advantages(steps, mask, *options)
+        else:
+            advantages = group_advantages(rollout.returns, *options, valid)
+        self.doctor.examine_advantages(advantages, float(rollout.success.mean()))
+        if self.reference is not None and FORMS[self.kl].place == "return":
+            assert ref_params is not None
+            divergences = kl_of_rollouts(self.kl, self.reference, ref_params, rollout)
+            penalty = self.kl_coef * return_penalty(divergences, valid)
+            advantages = advantages + penalty.view(*valid.shape, *[1] * (advantages.dim() - 2))
+        if self.mask_truncated:
+            rollout.mask &= ~rollout.truncated[:, None]
+        return advantages
+
+    def _valid(self, rollout: Rollout) -> Tensor:
+        """Which returns are finite, (n_problems, group_size); the others are an error, or out."""
         returns = rollout.returns
         valid = torch.isfinite(returns)
         if not valid.all() and self.nan_reward == "error":
@@ -246,32 +320,4 @@ class GRPO(GroupAlgorithm):
                 "such rollouts out of their groups"
             )
         rollout.mask &= valid.view(-1, 1)
-        spread = without_spread(returns, valid)
-        self.logger.record("rollout/zero_std_frac", spread.float().mean().item())
-        self.logger.record("rollout/group_std", group_std(returns, valid).mean().item())
-        return group_advantages(returns, self.baseline, self.ddof, self.eps, valid)
-
-    def _reference_params(self, rollout: Rollout) -> Tensor | None:
-        """What the reference says in each observation, once per rollout."""
-        if self.reference is None:
-            return None
-        with torch.no_grad():
-            return self.reference(rollout.observations)
-
-    def _kl_loss(
-        self, batch: Minibatch, distribution: Any, logp: Tensor, log: dict[str, list[Tensor]]
-    ) -> Tensor:
-        """The KL term of the loss, and k1 and k3 for the log whatever is trained on."""
-        assert self.reference is not None and batch.ref_params is not None
-        ref = self.reference.distribution(batch.ref_params[batch.rows])
-        ref_logp = batch.padded(ref.log_prob(batch.actions))
-        with torch.no_grad():
-            for name in ("k1", "k3"):
-                estimate = kl_forms.ESTIMATORS[name](logp, ref_logp)[batch.mask].mean()
-                log.setdefault(f"kl_ref_{name}", []).append(estimate)
-        if self.kl == "exact":
-            divergence = kl_forms.exact(distribution, ref)
-            log.setdefault("kl_ref", []).append(divergence.detach().mean())
-            return (batch.token_weights * divergence).sum()
-        divergence = kl_forms.ESTIMATORS[self.kl](logp, ref_logp)
-        return (batch.weights * divergence).sum()
+        return valid

@@ -21,6 +21,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
+from grpo_bench.grpo.dynamic import refilled
 from grpo_bench.grpo.envs import GROUPS_BY_DEFAULT, check_layout, make_env
 from grpo_bench.grpo.groups import GroupSource, make_source
 from grpo_bench.grpo.policies import ActorPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
@@ -54,12 +55,16 @@ class GroupAlgorithm(BaseAlgorithm):
         group_size: int,
         n_problems: int | None,
         batch_size: int | None,
+        max_refills: int,
+        spread_tol: float,
         mixed_start: bool,
         **sb3: Any,
     ) -> None:
         self.group_size = group_size
         self.n_problems = n_problems
         self.batch_size = batch_size
+        self.max_refills = max_refills
+        self.spread_tol = spread_tol
         self.mixed_start = mixed_start
         self._source: GroupSource | None = None
         self._rollout: Rollout | None = None
@@ -177,6 +182,7 @@ class GroupAlgorithm(BaseAlgorithm):
     def collect_rollouts(self, callback: BaseCallback) -> bool:
         """Play this iteration's groups; False if the callback stops training."""
         assert self._source is not None and self.n_problems is not None
+        source, parts = self._source, []
         self.policy.set_training_mode(False)  # dropout off while log-probabilities are taken
         callback.on_rollout_start()
 
@@ -185,18 +191,26 @@ class GroupAlgorithm(BaseAlgorithm):
             callback.update_locals(told)
             return callback.on_step()
 
-        self._rollout = collect_groups(
-            self._source, self.policy, self.n_problems, self.group_size, on_step
-        )
+        def play(n_problems: int) -> Rollout | None:
+            played = collect_groups(source, self.policy, n_problems, self.group_size, on_step)
+            if played is not None:
+                self._note_episodes(played)
+                parts.append(played)
+            return played
+
+        self._rollout = refilled(play, self.n_problems, self.max_refills, self.spread_tol)
         if self._rollout is None:
             return False
-        self._note_episodes(self._rollout)
+        self._examine(parts)
         callback.update_locals({"rollout": self._rollout})
         callback.on_rollout_end()
         return True
 
     def _before_training(self) -> None:
         """Called once in each ``learn``, when everything is set up."""
+
+    def _examine(self, played: list[Rollout]) -> None:
+        """Called with all that was played in an iteration, also what dynamic sampling replaced."""
 
     # -- logging ----------------------------------------------------------------------------------
 

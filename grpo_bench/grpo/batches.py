@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_bench.grpo.objectives import Aggregation, aggregation_weights
-from grpo_bench.grpo.rollout import Rollout, TensorObs
+from grpo_bench.grpo.objectives import aggregation_weights
+from grpo_bench.grpo.rollout import Rollout, TensorObs, take
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Minibatch:
     rows: Tensor  # (m,) observation of each action
     actions: Tensor  # (m, *action shape)
     old_logp: Tensor  # (n, T)
-    advantages: Tensor  # (n,)
+    advantages: Tensor  # (n,), or (n, T) with process supervision
     mask: Tensor  # (n, T)
     weights: Tensor  # (n, T) aggregation weights of this optimiser step
     ref_params: Tensor | None  # (u, n_params)
@@ -42,17 +42,17 @@ def minibatches(
     advantages: Tensor,
     ref_params: Tensor | None,
     groups_per_batch: int,
-    aggregation: Aggregation,
+    aggregation: str,
     max_len: int | None,
 ) -> Iterator[Minibatch]:
     """One pass over the rollout in random order; a minibatch without one real action is left out.
 
     Args:
-        advantages: (n_problems, group_size).
+        advantages: (n_problems, group_size), or (n_problems, group_size, T).
         ref_params: (M, n_params) of each observation of the rollout, or None.
         groups_per_batch: divides n_problems.
     """
-    n_problems, group_size = advantages.shape
+    n_problems, group_size = advantages.shape[:2]
     device = advantages.device
     whole = groups_per_batch == n_problems
     order = torch.arange(n_problems) if whole else torch.randperm(n_problems)
@@ -67,7 +67,7 @@ def minibatches(
         rollout.rows[episodes][mask].split(counts),
         rollout.actions[episodes][mask].split(counts),
         rollout.old_logp[episodes].split(n),
-        advantages.flatten()[episodes].split(n),
+        advantages.flatten(0, 1)[episodes].split(n),
         masks,
         aggregation_weights(masks, aggregation, max_len),
         strict=True,
@@ -78,7 +78,7 @@ def minibatches(
         observations, params = rollout.observations, ref_params
         if not whole:  # only the observations that these episodes met, each once
             used, rows = torch.unique(rows, return_inverse=True)
-            observations = _take(observations, used)
+            observations = take(observations, used)
             params = None if params is None else params[used]
         yield Minibatch(
             observations=observations,
@@ -90,9 +90,3 @@ def minibatches(
             weights=weights,
             ref_params=params,
         )
-
-
-def _take(observations: TensorObs, index: Tensor) -> TensorObs:
-    if isinstance(observations, dict):
-        return {name: values[index] for name, values in observations.items()}
-    return observations[index]

@@ -12,8 +12,8 @@ class LogSoftmaxDistribution(CategoricalDistribution):
     """The same distribution, computed from one ``log_softmax``.
 
     torch's ``Categorical`` normalises, checks and broadcasts in a dozen operations more, which on
-    a small network take as long as its layers; it is made only where it is asked for (to sample,
-    and for the exact KL). Nothing is checked: NaN logits raise when actions are sampled.
+    a small network take as long as its layers; it is made only where it is asked for (to sample).
+    Nothing is checked: NaN logits raise when actions are sampled.
     """
 
     log_probs: Tensor  # (n, n_actions)

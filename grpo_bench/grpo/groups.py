@@ -22,6 +22,7 @@ class Step(NamedTuple):
     obs: Any
     rewards: np.ndarray  # (E,)
     dones: np.ndarray  # (E,) bool
+    truncated: np.ndarray  # (E,) bool, done because of a time limit alone
     success: np.ndarray  # (E,) float, NaN where the environment does not say
 
 
@@ -101,7 +102,7 @@ class VectorEnvSource(GroupSource):
             success[said] = final["is_success"][said]
         if self.mode is AutoresetMode.DISABLED and self.kind != "problem_id" and dones.any():
             obs, _ = self.env.reset(options={"reset_mask": dones})
-        return Step(obs, rewards, dones, success)
+        return Step(obs, rewards, dones, truncated & ~terminated, success)
 
 
 class VecEnvSource(GroupSource):
@@ -139,4 +140,5 @@ class VecEnvSource(GroupSource):
     def step(self, actions: np.ndarray) -> Step:
         obs, rewards, dones, infos = self.env.step(actions)
         success = np.array([float(info.get("is_success", np.nan)) for info in infos])
-        return Step(obs, rewards, dones, success)
+        truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+        return Step(obs, rewards, dones, truncated, success)

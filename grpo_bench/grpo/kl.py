@@ -1,17 +1,31 @@
-"""KL to the reference policy: estimators from samples, and the exact value.
+"""KL to the reference policy: what estimates it, and what training on it does.
 
-With x = log pi(a) - log pi_ref(a) and a drawn from pi, KL(pi || pi_ref) = E[x]. The estimators are
-Schulman's k1, k2, k3 (http://joschu.net/blog/kl-approx.html). What each does as a loss term is
-another question than what it estimates: see ``FORMS``.
+With x = log pi(a) - log pi_ref(a) and a drawn from pi, KL(pi || pi_ref) = E[x]. ``k1`` and ``k3``
+estimate that from samples without bias (Schulman, http://joschu.net/blog/kl-approx.html), and
+``exact`` computes it. What a term does as a *loss* is another question: its gradient is not the
+gradient of what it estimates, because the actions were drawn from the policy as well. ``FORMS`` has
+every form that can be trained on, and the direction in which it really pushes; the labels are
+proven by enumeration (``python -m grpo_bench.oracle``).
+
+On sequences every term of the loss leaves out that an action now changes the KL of later states;
+k1 taken off the return does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from stable_baselines3.common.distributions import Distribution, kl_divergence
 from torch import Tensor
+
+from grpo_bench.grpo.distributions import LogSoftmaxDistribution
+
+Term = Callable[[Tensor, Tensor, Tensor], Tensor]  # (logp, ref_logp, old_logp), all of one shape
+
+
+# -- estimates ------------------------------------------------------------------------------------
 
 
 def k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
@@ -28,18 +42,22 @@ def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """exp(-x) - 1 + x. Unbiased and never negative as an estimate; as a loss term its gradient is
     that of the reverse direction KL(pi_ref || pi). DeepSeekMath (arXiv 2402.03300), eq. 4."""
     x = logp - ref_logp
-    return torch.exp(-x) - 1.0 + x
+    return torch.expm1(-x) + x  # exp(-x) - 1 loses x^2 / 2 to rounding near the reference
 
 
 def tutorial(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """-x, the form beginners meet: it estimates MINUS the KL, and as a loss term its expected
-    gradient is zero. Here so that people can see it run."""
+    """-x, the form beginners meet: it estimates MINUS the KL, as a loss term its expected gradient
+    is zero, and taken off the reward it rewards leaving the reference."""
     return ref_logp - logp
 
 
 def exact(policy: Distribution, reference: Distribution) -> Tensor:
     """KL(pi || pi_ref) of each state in closed form, (n,): the sum over all actions (categorical,
     Bernoulli) or the integral (Gaussian), added up over the parts of the action."""
+    if isinstance(policy, LogSoftmaxDistribution) and isinstance(reference, LogSoftmaxDistribution):
+        # torch's is infinite where a probability of the reference underflows
+        logp, ref_logp = policy.log_probs, reference.log_probs  # (n, n_actions)
+        return (logp.exp() * (logp - ref_logp)).sum(dim=1)
     divergence = kl_divergence(policy, reference)
     return divergence.flatten(1).sum(dim=1) if divergence.dim() > 1 else divergence
 
@@ -51,5 +69,59 @@ ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "tutorial": tutorial,
 }
 
-# What ``GRPO(kl=...)`` can add to the loss, times kl_coef.
-FORMS: tuple[str, ...] = ("none", "tutorial", "k3", "exact")
+
+# -- forms to train on ----------------------------------------------------------------------------
+
+
+def k3_ratio(logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> Tensor:
+    """rho (exp(-x) - 1 + x) with rho = pi(a) / pi_old(a), both differentiated: its expectation over
+    pi_old is KL(pi || pi_ref), so its gradient is right off-policy too (arXiv 2505.17508)."""
+    return torch.exp(logp - old_logp) * k3(logp, ref_logp)
+
+
+def _of_sample(estimator: Callable[[Tensor, Tensor], Tensor]) -> Term:
+    return lambda logp, ref_logp, old_logp: estimator(logp, ref_logp)
+
+
+class Form(NamedTuple):
+    """One way to train on the KL."""
+
+    place: Literal["loss", "return"]  # a term of each action's loss, or taken off the return
+    term: Term | None  # None: ``exact``, from the distributions
+    # Of the expected gradient on-policy, in one state: that of KL(pi || ref), of KL(ref || pi),
+    # none at all, or that of minus the KL.
+    gradient: Literal["right", "reverse", "zero", "opposite"]
+
+
+FORMS: dict[str, Form] = {
+    "exact": Form("loss", None, "right"),
+    "k1": Form("loss", _of_sample(k1), "zero"),
+    "k2": Form("loss", _of_sample(k2), "right"),
+    "k3": Form("loss", _of_sample(k3), "reverse"),
+    "k3_ratio": Form("loss", k3_ratio, "right"),
+    "tutorial": Form("loss", _of_sample(tutorial), "zero"),
+    "k1_reward": Form("return", _of_sample(k1), "right"),
+    "tutorial_reward": Form("return", _of_sample(tutorial), "opposite"),
+}
+
+
+def sample_term(
+    form: str, logp: Tensor, ref_logp: Tensor, old_logp: Tensor, mask: Tensor
+) -> Tensor:
+    """What a form makes of each sampled action, (n_rollouts, length), 0 outside the mask.
+
+    Args:
+        form: a name in ``FORMS``.
+        logp, ref_logp, old_logp: (n_rollouts, length) log-probability of each action now, under
+            the reference, and at sampling.
+        mask: (n_rollouts, length) bool.
+
+    Raises:
+        ValueError: a form that does not exist, or ``exact``, which needs the distributions.
+    """
+    sampled = {name: term for name, (_, term, _) in FORMS.items() if term is not None}
+    if form not in sampled:
+        raise ValueError(f"kl={form!r} of samples: expected one of {', '.join(sampled)}")
+    zeros = torch.zeros_like(logp)
+    inside = [torch.where(mask, values, zeros) for values in (logp, ref_logp, old_logp)]
+    return sampled[form](*inside)  # 0 where all three are: no form has a term at the reference

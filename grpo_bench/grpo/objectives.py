@@ -7,23 +7,34 @@ rollouts cannot change the gradient. To add an option, write its function beside
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-Aggregation = Literal["sequence_mean", "token_mean", "constant_length"]
-RatioLevel = Literal["token", "sequence"]
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
-RATIO_LEVELS: tuple[RatioLevel, ...] = get_args(RatioLevel)
+T = TypeVar("T")
 
 
 class PolicyLoss(NamedTuple):
     """The loss of a batch, and what to log of it."""
 
     loss: Tensor  # () to be minimised
-    clip_fraction: Tensor  # () share of the valid tokens whose gradient the clip takes away
+    clip_fraction: Tensor  # () share of the valid tokens whose ratio is bounded
     ratio: Tensor  # (n_rollouts, length) importance ratio, 1 outside the mask
+
+
+class Clip(NamedTuple):
+    """Bounds of the importance ratio: [1 - low, 1 + high], and with ``dual`` a floor under the
+    surrogate of bad actions.
+
+    ``low`` = ``high``: PPO (arXiv 1707.06347). ``high`` > ``low``: clip-higher, DAPO (arXiv
+    2503.14476). ``low`` of 1 or more: no lower bound.
+    """
+
+    low: float = 0.2
+    high: float = 0.2
+    dual: float | None = None
 
 
 def policy_loss(
@@ -33,15 +44,13 @@ def policy_loss(
     mask: Tensor,
     *,
     weights: Tensor | None = None,
-    aggregation: Aggregation = "sequence_mean",
+    aggregation: str = "sequence_mean",
     max_len: int | None = None,
-    ratio: RatioLevel = "token",
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    ratio: str = "token",
+    surrogate: str = "clip",
+    clip: Clip = Clip(),  # noqa: B008 (immutable)
 ) -> PolicyLoss:
-    """- sum w min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
-
-    The clipped surrogate of PPO (arXiv 1707.06347, eq. 7) as GRPO uses it (2402.03300, eq. 3).
+    """- sum w surrogate(rho, A).
 
     Args:
         logp, old_logp: (n_rollouts, length) log-probability of each action now and at sampling.
@@ -49,9 +58,10 @@ def policy_loss(
         mask: (n_rollouts, length) bool; tokens outside it count nowhere.
         weights: (n_rollouts, length), of the whole optimiser step, if these rollouts are a part of
             it; None: these rollouts are the whole step, and ``aggregation`` makes them.
-        aggregation, max_len: see ``aggregation_weights``.
-        ratio: see ``importance_ratio``.
-        clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+        aggregation, max_len: a name in ``AGGREGATIONS``; see ``aggregation_weights``.
+        ratio: a name in ``RATIOS``; see ``importance_ratio``.
+        surrogate: a name in ``SURROGATES``.
+        clip: the bounds of the ratio.
     """
     if weights is None:
         weights = aggregation_weights(mask, aggregation, max_len)
@@ -59,67 +69,133 @@ def policy_loss(
         advantages = advantages[:, None]
     advantages = torch.where(mask, advantages, 0.0)  # a weight of 0 would not hide a NaN
     rho = importance_ratio(logp, old_logp, mask, ratio)
-    surrogate, clipped = clipped_surrogate(rho, advantages, clip_low, clip_high)
-    loss = -(weights * surrogate).sum()
-    clip_fraction = (clipped & mask).sum() / mask.sum().clamp(min=1)
+    logp = torch.where(mask, logp, torch.zeros_like(logp))
+    per_token, bounded = _named("surrogate", surrogate, SURROGATES)(rho, logp, advantages, clip)
+    loss = -(weights * per_token).sum()
+    clip_fraction = bounded.sum() / mask.sum().clamp(min=1)  # none outside: A = 0 there
     return PolicyLoss(loss, clip_fraction, rho)
 
 
+# -- surrogates: (ratio, logp, advantages, clip) -> (objective of each token, where it is bounded) -
+
+
 def clipped_surrogate(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float
+    ratio: Tensor, logp: Tensor, advantages: Tensor, clip: Clip
 ) -> tuple[Tensor, Tensor]:
-    """min(rho A, clip(rho, 1 - low, 1 + high) A), and where the clip is active.
+    """min(rho A, clip(rho, 1 - low, 1 + high) A), and with ``dual`` c at least c A where A < 0.
 
-    Active means that the gradient is gone: rho above the upper bound with A > 0, or below the
-    lower bound with A < 0. A ratio outside the bounds on the other side still learns.
+    PPO (arXiv 1707.06347, eq. 7), as GRPO uses it (2402.03300, eq. 3); dual clip (1912.09729, eq.
+    5). Bounded means that the gradient is gone: rho above the upper bound with A > 0, below the
+    lower bound with A < 0, or above c with A < 0. A ratio outside [1 - low, 1 + high] on the other
+    side still learns.
     """
-    clipped_ratio = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     unclipped = ratio * advantages
-    surrogate = torch.minimum(unclipped, clipped_ratio * advantages)
-    return surrogate, surrogate < unclipped
+    bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages
+    surrogate = torch.minimum(unclipped, bounded)
+    if clip.dual is not None:
+        floor = clip.dual * advantages
+        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, floor), surrogate)
+    return surrogate, surrogate != unclipped
 
 
-def importance_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, level: RatioLevel) -> Tensor:
-    """rho, (n_rollouts, length); 1 outside the mask.
+def cispo_surrogate(
+    ratio: Tensor, logp: Tensor, advantages: Tensor, clip: Clip
+) -> tuple[Tensor, Tensor]:
+    """sg(clip(rho, 1 - low, 1 + high)) A log pi(a): REINFORCE with a bounded weight, through which
+    no gradient flows, so that every token learns. CISPO, MiniMax-M1 (arXiv 2506.13585, eq. 4).
 
-    ``token``: pi(a_t) / pi_old(a_t) for each token. ``sequence``: the geometric mean of the token
-    ratios of a rollout, the same for all its tokens (GSPO, arXiv 2507.18071, eq. 7).
+    Bounded means that the weight is, for a token that would push on in that direction: rho above
+    the upper bound with A > 0, or below the lower bound with A < 0.
     """
+    weight = ratio.detach().clamp(1.0 - clip.low, 1.0 + clip.high)
+    return weight * advantages * logp, (ratio.detach() - weight) * advantages > 0
+
+
+Surrogate = Callable[[Tensor, Tensor, Tensor, Clip], tuple[Tensor, Tensor]]
+SURROGATES: dict[str, Surrogate] = {"clip": clipped_surrogate, "cispo": cispo_surrogate}
+
+
+# -- ratios: (log pi - log pi_old, mask) -> its logarithm by token ---------------------------------
+
+
+def token_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """rho_t = pi(a_t) / pi_old(a_t). PPO (arXiv 1707.06347), GRPO (2402.03300)."""
+    return log_ratio
+
+
+def sequence_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """rho_t = (prod_t pi(a_t) / pi_old(a_t))^(1 / length), the geometric mean of the rollout's
+    token ratios, the same for all its tokens. GSPO (arXiv 2507.18071, eq. 7).
+
+    Every token moves it alike: under ``clip``, advantages that differ by token count by their mean.
+    """
+    lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(mask, log_ratio.sum(dim=1, keepdim=True) / lengths, log_ratio)
+
+
+Ratio = Callable[[Tensor, Tensor], Tensor]
+RATIOS: dict[str, Ratio] = {"token": token_ratio, "sequence": sequence_ratio}
+
+
+def importance_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, ratio: str) -> Tensor:
+    """rho by a name in ``RATIOS``, (n_rollouts, length); 1 outside the mask."""
     log_ratio = torch.where(mask, logp - old_logp, torch.zeros_like(logp))
-    if level == "sequence":
-        lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)
-        log_ratio = torch.where(mask, log_ratio.sum(dim=1, keepdim=True) / lengths, log_ratio)
-    elif level != "token":
-        raise ValueError(f"ratio={level!r}: expected one of {', '.join(RATIO_LEVELS)}")
-    return log_ratio.exp()
+    return _named("ratio", ratio, RATIOS)(log_ratio, mask).exp()
+
+
+# -- aggregations: (lengths, number of rollouts, max_len) -> one over the weight of each token -----
+
+
+def sequence_mean(lengths: Tensor, rollouts: Tensor, max_len: int | None) -> Tensor:
+    """w_t = 1 / (rollouts * length of its rollout): each rollout counts the same. DeepSeekMath
+    (arXiv 2402.03300, eq. 3)."""
+    return lengths.clamp(min=1) * rollouts
+
+
+def token_mean(lengths: Tensor, rollouts: Tensor, max_len: int | None) -> Tensor:
+    """w_t = 1 / tokens of the step: each token counts the same. DAPO (arXiv 2503.14476, eq. 8)."""
+    return lengths.sum(dim=-2, keepdim=True).clamp(min=1)
+
+
+def constant_length(lengths: Tensor, rollouts: Tensor, max_len: int | None) -> Tensor:
+    """w_t = 1 / (rollouts * max_len): each token counts the same, whatever the lengths of the
+    others. Dr. GRPO (arXiv 2503.20783)."""
+    if max_len is None or max_len < 1:
+        raise ValueError(f"max_len={max_len}: constant_length needs the length limit, at least 1")
+    return rollouts * max_len
+
+
+Aggregation = Callable[[Tensor, Tensor, int | None], Tensor]
+AGGREGATIONS: dict[str, Aggregation] = {
+    "sequence_mean": sequence_mean,
+    "token_mean": token_mean,
+    "constant_length": constant_length,
+}
 
 
 def aggregation_weights(
-    mask: Tensor, aggregation: Aggregation = "sequence_mean", max_len: int | None = None
+    mask: Tensor, aggregation: str = "sequence_mean", max_len: int | None = None
 ) -> Tensor:
-    """Weight of each token in the loss of one optimiser step, (n_rollouts, length).
+    """Weight of each token in the loss of one optimiser step, (n_rollouts, length), by a name in
+    ``AGGREGATIONS``; 0 outside the mask.
 
-    With more dimensions in front, (..., n_rollouts, length), each is a step of its own.
-
-    ``sequence_mean``: 1 / (n_rollouts * length of its rollout), as in DeepSeekMath;
-    ``token_mean``: 1 / number of tokens in the step, DAPO (arXiv 2503.14476, eq. 8);
-    ``constant_length``: 1 / (n_rollouts * max_len), Dr. GRPO (arXiv 2503.20783).
-    n_rollouts counts the rollouts that have a token in the mask.
+    With more dimensions in front, (..., n_rollouts, length), each is a step of its own. Only the
+    rollouts that have a token in the mask count: one that is masked whole, as a truncated
+    completion may be, is neither in a numerator nor in a denominator.
     """
     tokens = mask.to(torch.get_default_dtype())
-    lengths = tokens.sum(dim=-1, keepdim=True)
-    rollouts = (lengths > 0).sum(dim=-2, keepdim=True).clamp(min=1)
-    if aggregation == "sequence_mean":
-        return tokens / (lengths.clamp(min=1) * rollouts)
-    if aggregation == "token_mean":
-        return tokens / tokens.sum(dim=(-2, -1), keepdim=True).clamp(min=1)
-    if aggregation == "constant_length":
-        if max_len is None or max_len < 1:
-            raise ValueError(
-                f"max_len={max_len}: constant_length needs the length limit, at least 1"
-            )
-        return tokens / (max_len * rollouts)
-    raise ValueError(f"aggregation={aggregation!r}: expected one of {', '.join(AGGREGATIONS)}")
+    lengths = tokens.sum(dim=-1, keepdim=True)  # (..., n_rollouts, 1)
+    rollouts = (lengths > 0).sum(dim=-2, keepdim=True).clamp(min=1)  # (..., 1, 1)
+    return tokens / _named("aggregation", aggregation, AGGREGATIONS)(lengths, rollouts, max_len)
+
+
+def _named(option: str, name: str, choices: dict[str, T]) -> T:
+    if name not in choices:
+        raise ValueError(f"{option}={name!r}: expected one of {', '.join(choices)}")
+    return choices[name]
+
+
+# -- completions ----------------------------------------------------------------------------------
 
 
 def completion_mask(ids: Tensor, eos_id: int) -> Tensor:

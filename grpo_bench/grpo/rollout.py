@@ -33,6 +33,7 @@ class Rollout:
     old_logp: Tensor  # (N, T) log-probability at sampling
     rewards: Tensor  # (N, T)
     mask: Tensor  # (N, T) bool, true where an action was taken
+    truncated: Tensor  # (N,) bool, ended by a time limit alone
     success: np.ndarray  # (N,) at each episode's end; NaN where the environment does not say
     starts: np.ndarray  # (n_problems,) problem ids or seeds
     group_size: int
@@ -46,6 +47,14 @@ class Rollout:
     def returns(self) -> Tensor:
         """Undiscounted sum of rewards of each group's members, (n_problems, group_size)."""
         return self.rewards.sum(dim=1).view(-1, self.group_size)
+
+    @property
+    def outcomes(self) -> Tensor:
+        """What decides whether a group teaches anything, (n_problems, group_size): success where
+        the environment says it of every member, else the returns."""
+        if np.isnan(self.success).any():
+            return self.returns
+        return self.rewards.new_tensor(self.success).view(-1, self.group_size)
 
 
 # Told after each vector step: how many transitions it made, and the locals for SB3's callbacks.
@@ -63,7 +72,8 @@ def collect_groups(
     """Play ``group_size`` episodes of each of ``n_problems`` problems; None if stopped.
 
     Episode e belongs to group e // group_size. With E sub-environments they are played in waves
-    of E; either a wave holds whole groups, or a group takes whole waves.
+    of E; either a wave holds whole groups, or a group takes whole waves. The last wave may leave
+    sub-environments idle.
 
     Raises:
         ValueError: members of a group whose first observations differ, unless the source's kind
@@ -87,14 +97,18 @@ def _play_wave(
     builder: RolloutBuilder,
     on_step: OnStep,
 ) -> bool:
-    """One episode in each sub-environment, until the last has ended; those that ended wait."""
+    """The episodes of a wave, one in each of the first sub-environments, until the last has ended;
+    those that ended wait, as do sub-environments beyond the wave."""
     space = policy.action_space
-    obs = source.reset(starts)
+    obs = source.reset(np.resize(starts, source.n_envs))
     sent = np.zeros((source.n_envs, *(space.shape or ())), dtype=space.dtype)
-    active = np.arange(source.n_envs)
+    active = np.arange(len(wave))
     first = True
     while len(active):
-        seen, rows = builder.first(obs, wave, starts) if first else builder.next(obs, active)
+        if first:
+            seen, rows = builder.first(take(obs, active), wave, starts)
+        else:
+            seen, rows = builder.next(obs, active)
         with torch.no_grad():
             params = policy(obs_as_tensor(seen, policy.device))
             if first:  # members of a group share a row: spread its parameters over them
@@ -102,12 +116,15 @@ def _play_wave(
             distribution = policy.distribution(params)
             actions = distribution.get_actions()
             logp = distribution.log_prob(actions)
-        sent[active] = to_env(actions, space)
+        if first:  # what a sub-environment beyond the wave is sent must be an action, too
+            sent[:] = np.resize(to_env(actions, space), sent.shape)
+        else:
+            sent[active] = to_env(actions, space)
         step = source.step(sent)
         builder.add(wave[active], rows.index, actions, logp, step.rewards[active])
         dones = step.dones[active]
         ended = active[dones]
-        builder.end(wave[ended], step.success[ended])
+        builder.end(wave[ended], step.success[ended], step.truncated[ended])
         if not on_step(len(active), _told(step, active, ended)):
             return False
         active, obs, first = active[~dones], step.obs, False
@@ -149,7 +166,7 @@ class RolloutBuilder:
     steps: list[tuple[np.ndarray, np.ndarray, Tensor, Tensor, np.ndarray]] = field(
         default_factory=list
     )
-    ends: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    ends: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
     leader: tuple[int, int, Any] | None = None  # group, row and first observation of the last group
 
     def first(self, obs: Any, wave: np.ndarray, starts: np.ndarray) -> tuple[Any, Rows]:
@@ -158,18 +175,18 @@ class RolloutBuilder:
             return self.next(obs, np.arange(len(wave)))
         group = wave // self.group_size
         local = group - group[0]
-        leaders = _take(obs, np.searchsorted(group, np.arange(group[0], group[-1] + 1)))
+        leaders = take(obs, np.searchsorted(group, np.arange(group[0], group[-1] + 1)))
         if self.leader is not None and self.leader[0] == group[0]:
             row, leaders = self.leader[1], self.leader[2]  # this wave goes on with that group
         else:
             row = self._store(leaders)
         self._check_alike(obs, leaders, local, starts)
-        self.leader = (int(group[-1]), row + int(local[-1]), _take(leaders, [int(local[-1])]))
+        self.leader = (int(group[-1]), row + int(local[-1]), take(leaders, [int(local[-1])]))
         return leaders, Rows(row + local, local)
 
     def next(self, obs: Any, active: np.ndarray) -> tuple[Any, Rows]:
         """Rows for the observations of the episodes that go on."""
-        seen = _take(obs, active)
+        seen = take(obs, active)
         local = np.arange(len(active))
         return seen, Rows(self._store(seen) + local, local)
 
@@ -184,9 +201,10 @@ class RolloutBuilder:
         """Note one step of n episodes; every argument has n rows."""
         self.steps.append((episodes, rows, actions, logp, rewards))
 
-    def end(self, episodes: np.ndarray, success: np.ndarray) -> None:
-        """Note that n episodes have ended, and how: success (n,), NaN where unknown."""
-        self.ends.append((episodes, success))
+    def end(self, episodes: np.ndarray, success: np.ndarray, truncated: np.ndarray) -> None:
+        """Note that n episodes have ended, and how: success (n,), NaN where unknown; truncated
+        (n,) bool."""
+        self.ends.append((episodes, success, truncated))
 
     def finish(self, starts: np.ndarray) -> Rollout:
         """Scatter the steps into (N, T) tensors."""
@@ -206,9 +224,9 @@ class RolloutBuilder:
 
         rewards = np.concatenate([step[4] for step in self.steps]).astype(np.float32)
         rows = np.concatenate([step[1] for step in self.steps])
-        success = np.full(n, np.nan)
-        for ended, value in self.ends:
-            success[ended] = value
+        success, truncated = np.full(n, np.nan), np.zeros(n, dtype=bool)
+        for ended, succeeded, cut_off in self.ends:
+            success[ended], truncated[ended] = succeeded, cut_off
         return Rollout(
             observations=obs_as_tensor(_concatenate(self.observations), self.device),
             rows=scatter(torch.as_tensor(rows)),
@@ -216,6 +234,7 @@ class RolloutBuilder:
             old_logp=scatter(torch.cat([step[3] for step in self.steps])),
             rewards=scatter(torch.as_tensor(rewards)),
             mask=scatter(torch.ones(len(episodes), dtype=torch.bool)),
+            truncated=torch.as_tensor(truncated, device=self.device),
             success=success,
             starts=starts,
             group_size=self.group_size,
@@ -255,7 +274,8 @@ def occurrence(values: np.ndarray) -> np.ndarray:
     return times
 
 
-def _take(obs: Any, index: Any) -> Any:
+def take(obs: Any, index: Any) -> Any:
+    """Rows of observations, arrays or tensors, or dicts of them."""
     if isinstance(obs, dict):
         return {name: values[index] for name, values in obs.items()}
     return obs[index]

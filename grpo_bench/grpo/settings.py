@@ -3,45 +3,105 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from grpo_bench.grpo.advantages import find_baseline
+from grpo_bench.grpo.advantages import DIVIDING, STEP_BASELINES, WITHIN_GROUP, find_baseline
 from grpo_bench.grpo.kl import FORMS
-from grpo_bench.grpo.objectives import AGGREGATIONS, RATIO_LEVELS
+from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES
 
 
 def check_settings(s: Mapping[str, Any]) -> None:
-    """Raises ValueError naming the first of GRPO's settings, by name, that is out of range."""
+    """Raises ValueError naming the first of GRPO's settings, by name, that is out of range, or the
+    first combination that cannot be meant."""
+    _check_values(s)
+    for wrong, reason in _combinations(s):
+        if wrong:
+            raise ValueError(reason)
+
+
+def _check_values(s: Mapping[str, Any]) -> None:
     _whole("group_size", s["group_size"], 2)
-    for name in ("n_problems", "batch_size", "max_len"):
+    _whole("n_epochs", s["n_epochs"], 1)
+    _whole("max_refills", s["max_refills"], 0)
+    for name in ("n_problems", "batch_size", "max_len", "ref_update_interval"):
         if s[name] is not None:
             _whole(name, s[name], 1)
-    _whole("n_epochs", s["n_epochs"], 1)
     find_baseline(s["baseline"])
+    _one_of("surrogate", s["surrogate"], SURROGATES)
+    _one_of("ratio", s["ratio"], RATIOS)
     _one_of("aggregation", s["aggregation"], AGGREGATIONS)
-    _one_of("ratio", s["ratio"], RATIO_LEVELS)
-    _one_of("kl", s["kl"], FORMS)
+    _one_of("supervision", s["supervision"], ("outcome", "process"))
+    _one_of("kl", s["kl"], ("none", *FORMS))
     _one_of("nan_reward", s["nan_reward"], ("error", "drop"))
     if s["ddof"] not in (0, 1):
         raise ValueError(f"ddof={s['ddof']}: expected 0 (population) or 1 (Bessel)")
-    if (s["aggregation"] == "constant_length") != (s["max_len"] is not None):
-        raise ValueError(
-            f"aggregation={s['aggregation']!r} with max_len={s['max_len']}: constant_length needs "
-            "the length limit as max_len, and nothing else reads it"
-        )
-    if s["kl"] == "none" and s["kl_coef"]:
-        raise ValueError(f"kl_coef={s['kl_coef']} with kl='none': choose a form among {FORMS[1:]}")
-    for name in ("eps", "kl_coef", "ent_coef"):
+    for name in ("eps", "kl_coef", "ent_coef", "spread_tol"):
         if not 0 <= s[name] < math.inf:
             raise ValueError(f"{name}={s[name]}: expected a finite number, 0 or more")
     for name in ("clip_range", "clip_range_high", "max_grad_norm"):
         value = s[name]
         if value is not None and not callable(value) and not value > 0:
             raise ValueError(f"{name}={value}: expected more than 0")
+    if s["clip_dual"] is not None and not s["clip_dual"] > 1:
+        raise ValueError(f"clip_dual={s['clip_dual']}: expected more than 1, or none")
+    if not 0 < s["ref_tau"] <= 1:
+        raise ValueError(f"ref_tau={s['ref_tau']}: expected more than 0, at most 1")
+
+
+def _combinations(s: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
+    """Each combination that makes no sense: whether it is there, and the reason."""
+    baseline, kl = f"baseline={s['baseline']!r}", f"kl={s['kl']!r}"
+    yield (
+        (s["aggregation"] == "constant_length") != (s["max_len"] is not None),
+        f"aggregation={s['aggregation']!r} with max_len={s['max_len']}: constant_length needs "
+        "the length limit as max_len, and nothing else reads it",
+    )
+    yield (
+        s["ddof"] != 0 and s["baseline"] not in DIVIDING,
+        f"ddof={s['ddof']} with {baseline}, which divides by no standard deviation: leave it at 0, "
+        f"or take one of {', '.join(DIVIDING)}",
+    )
+    yield (
+        s["supervision"] == "process" and s["baseline"] not in STEP_BASELINES,
+        f"supervision='process' with {baseline}, which compares whole rollouts, not steps: "
+        f"expected one of {', '.join(STEP_BASELINES)}",
+    )
+    yield (
+        s["supervision"] == "process" and s["ratio"] == "sequence",
+        "supervision='process' with ratio='sequence': a ratio of the whole sequence spreads each "
+        "action's advantage over all actions; expected ratio='token'",
+    )
+    yield (
+        s["surrogate"] == "cispo" and s["clip_dual"] is not None,
+        f"clip_dual={s['clip_dual']} with surrogate='cispo', whose weight is bounded already: "
+        "expected none, or surrogate='clip'",
+    )
+    yield (
+        s["max_refills"] > 0 and s["baseline"] not in WITHIN_GROUP,
+        f"max_refills={s['max_refills']} with {baseline}, to which a group whose outcomes are all "
+        f"alike teaches something: expected 0, or a baseline among {', '.join(WITHIN_GROUP)}",
+    )
+    yield (
+        s["spread_tol"] > 0 and s["max_refills"] == 0,
+        f"spread_tol={s['spread_tol']} with max_refills=0: nothing is refilled that it would judge",
+    )
+    yield (
+        s["kl"] == "none" and s["kl_coef"] > 0,
+        f"kl_coef={s['kl_coef']} with kl='none': choose a form among {', '.join(FORMS)}",
+    )
+    yield (
+        s["kl"] == "none" and s["ref_update_interval"] is not None,
+        f"ref_update_interval={s['ref_update_interval']} with {kl}: there is no reference to move",
+    )
+    yield (
+        s["ref_tau"] < 1 and s["ref_update_interval"] is None,
+        f"ref_tau={s['ref_tau']} without ref_update_interval: the reference never moves; a moving "
+        "average is ref_update_interval=1",
+    )
 
 
 def check_spaces(action_space: spaces.Space[Any]) -> None:
@@ -62,6 +122,6 @@ def _whole(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name}={value}: expected a whole number, at least {least}")
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")

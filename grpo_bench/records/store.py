@@ -112,11 +112,13 @@ class Run:
     Attributes:
         folder: of the record; more files may be put there.
         manifest: as last written.
+        extra: goes into the manifest at the end, however the run ends.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self.extra: dict[str, Any] = {}
         self._metrics: dict[str, list[Any]] = {name: [] for name in METRIC_SCHEMA.names}
         self._evaluations: list[pa.Table] = []
         replace(folder / "manifest.json", manifest.to_json())
@@ -170,8 +172,8 @@ class Run:
         replace(self.folder / "metrics.parquet", parquet_bytes(metrics))
         replace(self.folder / "eval.parquet", parquet_bytes(pa.concat_tables(evaluations)))
 
-    def finish(self, status: Status = "ok", error: str | None = None, **extra: Any) -> None:
-        """Write everything and say how it ended; ``extra`` goes into the manifest.
+    def finish(self, status: Status = "ok", error: str | None = None) -> None:
+        """Write everything and say how it ended.
 
         Raises:
             ValueError: status is none with which a run ends.
@@ -183,7 +185,7 @@ class Run:
         else:
             with suppress(OSError):
                 self.flush()
-        self.manifest = _end(self.folder, self.manifest, status, error, extra)
+        self.manifest = _end(self.folder, self.manifest, status, error, self.extra)
 
     def __enter__(self) -> Run:
         return self

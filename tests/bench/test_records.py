@@ -118,7 +118,8 @@ def test_planned_running_ok(tmp_path):
     assert take(folder) is None  # held by this very process
     run.log(10, 1, 0.5, 100, {"a": 1.0, "b": 2})
     run.evaluation("test", 10, frame())
-    run.finish(note="x")
+    run.extra["note"] = "x"
+    run.finish()
     assert read_manifest(folder) == run.manifest
     assert (run.manifest.status, run.manifest.extra) == ("ok", {"note": "x"})
     assert take(folder) is None

@@ -42,8 +42,10 @@ def test_every_algorithm_runs_on_every_environment(
     assert set(results.runs["status"]) == {"ok"}
     assert np.isfinite(results.metrics["value"]).all()
     has = results.metrics.groupby("metric")["algo"].agg(set)
-    grpo = {algo for algo in ALGOS if algo.startswith("grpo")}
-    with_kl = {"grpo_paper", "grpo_tutorial"}
+    presets = {algo: config(tmp_path, f"algo={algo}")["algo"] for algo in ALGOS}
+    grpo = {algo for algo in ALGOS if presets[algo]["kind"] == "grpo"}
+    with_kl = {algo for algo in grpo if presets[algo]["kl"] != "none"}
+    assert {"grpo_paper", "grpo_tutorial", "rloo"} <= with_kl < grpo
     assert has["memory/policy_bytes"] == has["memory/rollout_bytes"] == set(ALGOS)
     assert has["rollout/zero_std_frac"] == has["rollout/group_std"] == grpo
     assert has["train/kl_ref_k3"] == has["memory/reference_bytes"] == with_kl

@@ -1,14 +1,16 @@
 """What cannot be meant is an error before anything is trained, and names the value."""
 
+import itertools
+
 import gymnasium as gym
-import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
-from toys import SMALL, OneStep, walker
+from toys import SMALL, UNIT, OneStep, collected, parameters, walker
 
 from grpo_bench import GRPO
-
-UNIT = spaces.Box(-1, 1, (2,), np.float32)
+from grpo_bench.grpo.kl import FORMS
+from grpo_bench.grpo.settings import check_settings
 
 
 @pytest.mark.parametrize(
@@ -29,18 +31,29 @@ UNIT = spaces.Box(-1, 1, (2,), np.float32)
         ({"eps": -1e-4}, r"eps=-0\.0001: "),
         ({"eps": float("nan")}, "eps=nan: "),
         ({"aggregation": "sum"}, "aggregation='sum': expected one of sequence_mean"),
-        ({"aggregation": "constant_length"}, "max_len=None"),
-        ({"max_len": 8}, "max_len=8"),
         ({"aggregation": "constant_length", "max_len": 0}, "max_len=0"),
         ({"ratio": "word"}, "ratio='word': expected one of token, sequence"),
-        ({"kl": "k9"}, "kl='k9': expected one of none, tutorial, k3, exact"),
-        ({"kl_coef": 0.1}, r"kl_coef=0\.1 with kl='none'"),
+        ({"kl": "k9"}, "kl='k9': expected one of none, exact, k1, k2, k3, k3_ratio, tutorial"),
         ({"kl": "k3", "kl_coef": -1.0}, r"kl_coef=-1\.0: "),
         ({"ent_coef": -0.1}, r"ent_coef=-0\.1: "),
         ({"clip_range": 0.0}, r"clip_range=0\.0: "),
         ({"clip_range": float("nan")}, "clip_range=nan: "),
         ({"clip_range_high": -0.1}, r"clip_range_high=-0\.1: "),
         ({"max_grad_norm": 0}, "max_grad_norm=0: "),
+        ({"clip_dual": 1.0}, r"clip_dual=1\.0: expected more than 1, or none"),
+        ({"clip_dual": float("nan")}, "clip_dual=nan: "),
+        ({"surrogate": "ppo"}, "surrogate='ppo': expected one of clip, cispo"),
+        ({"supervision": "token"}, "supervision='token': expected one of outcome, process"),
+        ({"ref_update_interval": 0}, "ref_update_interval=0: .*at least 1"),
+        ({"ref_update_interval": 1.5}, r"ref_update_interval=1\.5: .*whole number"),
+        ({"ref_tau": 0.0}, r"ref_tau=0\.0: expected more than 0, at most 1"),
+        ({"ref_tau": 1.01}, r"ref_tau=1\.01: "),
+        ({"ref_tau": float("nan")}, "ref_tau=nan: "),
+        ({"max_refills": -1}, "max_refills=-1: .*at least 0"),
+        ({"max_refills": 2.0}, r"max_refills=2\.0: .*whole number"),
+        ({"spread_tol": -0.1}, r"spread_tol=-0\.1: expected a finite number, 0 or more"),
+        ({"spread_tol": float("inf")}, "spread_tol=inf: "),
+        ({"kl": "k3", "kl_coef": float("inf")}, "kl_coef=inf: "),
         ({"nan_reward": "skip"}, "nan_reward='skip': expected one of error, drop"),
         ({"learning_rate": -1.0}, r"-1\.0"),
         ({"policy_kwargs": {"net_arch": {"pi": [8]}}}, "net_arch=.*no value network"),
@@ -50,6 +63,126 @@ UNIT = spaces.Box(-1, 1, (2,), np.float32)
 def test_wrong_arguments_are_errors_that_name_the_value(settings, message):
     with pytest.raises(ValueError, match=message):
         walker(**settings)
+
+
+# -- combinations ---------------------------------------------------------------------------------
+
+PROCESS = {"supervision": "process"}
+REFUSED = [
+    ({"aggregation": "constant_length"}, "max_len=None: constant_length needs the length limit"),
+    ({"max_len": 8}, "aggregation='sequence_mean' with max_len=8: .*nothing else reads it"),
+    *(
+        ({"ddof": 1, "baseline": name}, f"ddof=1 with baseline='{name}'.*group, batch, batch_std")
+        for name in ("group_mean", "rloo", "rank", "none")
+    ),
+    *(
+        (PROCESS | {"baseline": name}, f"'process' with baseline='{name}'.*whole rollouts.*group, ")
+        for name in ("rloo", "rank")
+    ),
+    (PROCESS | {"ratio": "sequence"}, "'process' with ratio='sequence': .*expected ratio='token'"),
+    ({"surrogate": "cispo", "clip_dual": 3.0}, r"clip_dual=3\.0 with surrogate='cispo'.*bounded"),
+    *(
+        (
+            {"max_refills": 1, "baseline": name},
+            f"max_refills=1 with baseline='{name}'.*teaches something: expected 0, .*group, ",
+        )
+        for name in ("batch", "none")
+    ),
+    ({"spread_tol": 0.1}, r"spread_tol=0\.1 with max_refills=0: nothing is refilled"),
+    ({"kl_coef": 0.1}, r"kl_coef=0\.1 with kl='none': choose a form among exact, k1"),
+    ({"ref_update_interval": 2}, "ref_update_interval=2 with kl='none': there is no reference"),
+    ({"kl": "k3", "ref_tau": 0.5}, r"ref_tau=0\.5 without ref_update_interval: .*never moves"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=str)
+def test_combinations_that_make_no_sense_are_refused_with_the_reason(settings, message):
+    with pytest.raises(ValueError, match=message):
+        walker(**settings)
+
+
+CHOICES = {
+    "baseline": ("group", "group_mean", "rloo", "batch", "batch_std", "rank", "none"),
+    "ddof": (0, 1),
+    "supervision": ("outcome", "process"),
+    "surrogate": ("clip", "cispo"),
+    "clip_dual": (None, 3.0),
+    "ratio": ("token", "sequence"),
+    "max_refills": (0, 2),
+    "spread_tol": (0.0, 0.1),
+    "aggregation": ("sequence_mean", "token_mean", "constant_length"),
+    "max_len": (None, 6),
+}
+KL_CHOICES = {
+    "kl": ("none", *FORMS),
+    "kl_coef": (0.0, 0.1),
+    "ref_update_interval": (None, 1),
+    "ref_tau": (1.0, 0.9),
+}
+
+
+def grid(choices):
+    return [
+        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
+    ]
+
+
+def makes_sense(s):
+    """The rules, in one sentence each."""
+    divides = s["baseline"] in ("group", "batch", "batch_std")
+    of_steps = s["baseline"] not in ("rloo", "rank")
+    process = s["supervision"] == "process"
+    return (
+        (s["aggregation"] == "constant_length") == (s["max_len"] is not None)
+        and (s["ddof"] == 0 or divides)
+        and (not process or (of_steps and s["ratio"] == "token"))
+        and (s["surrogate"] == "clip" or s["clip_dual"] is None)
+        and (s["max_refills"] == 0 or s["baseline"] not in ("batch", "none"))
+        and (s["spread_tol"] == 0 or s["max_refills"] > 0)
+    )
+
+
+def kl_makes_sense(s):
+    moves = s["ref_update_interval"] is not None
+    return (s["kl"] != "none" or (s["kl_coef"] == 0 and not moves)) and (s["ref_tau"] == 1 or moves)
+
+
+@pytest.mark.parametrize(
+    ("choices", "sense"), [(CHOICES, makes_sense), (KL_CHOICES, kl_makes_sense)], ids=["rest", "kl"]
+)
+def test_of_all_combinations_those_that_make_sense_are_accepted(choices, sense):
+    defaults = {k: v for k, v in vars(walker()).items() if not k.startswith("_")}
+    accepted = 0
+    for settings in grid(choices):
+        if sense(settings):
+            check_settings(defaults | settings)
+            accepted += 1
+        else:
+            with pytest.raises(ValueError, match="="):
+                check_settings(defaults | settings)
+    assert accepted > 40
+
+
+@pytest.mark.parametrize("baseline", CHOICES["baseline"])
+@pytest.mark.parametrize("kl", KL_CHOICES["kl"])
+def test_what_is_accepted_constructs_and_takes_a_step(baseline, kl):
+    settings = {"baseline": baseline, "kl": kl, "mask_truncated": True}
+    if kl != "none":
+        settings |= {"kl_coef": 0.1, "ref_update_interval": 1, "ref_tau": 0.5}
+    if baseline in ("group", "group_mean", "batch_std"):
+        settings |= {"supervision": "process", "max_refills": 1, "spread_tol": 0.2}
+    if baseline == "rloo":
+        settings |= {"surrogate": "cispo", "ratio": "sequence"}
+    if baseline == "rank":
+        settings |= {"clip_dual": 2.0, "aggregation": "constant_length", "max_len": 6}
+    model = walker(**settings)
+    collected(model)
+    before = parameters(model)
+    model.train()
+    assert model._n_updates == 1 and not torch.equal(parameters(model), before)
+
+
+# -- environments ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_the_log_has_sb3s_names_and_only_what_exists(tmp_path):
     assert len(rows) > 2
     wanted = {
         "rollout/ep_rew_mean", "rollout/ep_len_mean", "rollout/zero_std_frac", "rollout/group_std",
+        "rollout/informative_cost", "train/kl_ref",
         "time/fps", "time/total_timesteps", "time/iterations", "time/time_elapsed",
         "train/loss", "train/policy_gradient_loss", "train/clip_fraction", "train/approx_kl",
         "train/grad_norm", "train/entropy_loss", "train/n_updates", "train/clip_range",

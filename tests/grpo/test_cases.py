@@ -10,7 +10,7 @@ from stable_baselines3.common.distributions import CategoricalDistribution
 
 from grpo_bench.grpo import kl
 from grpo_bench.grpo.advantages import group_advantages
-from grpo_bench.grpo.objectives import completion_mask, policy_loss, truncated
+from grpo_bench.grpo.objectives import Clip, completion_mask, policy_loss, truncated
 
 CASES = Path(__file__).parent.parent / "cases"
 
@@ -45,8 +45,7 @@ def test_objective(case):
         aggregation=case.get("agg", "sequence_mean"),
         max_len=case.get("max_len"),
         ratio=case.get("ratio", "token"),
-        clip_low=case.get("low", 0.2),
-        clip_high=case.get("high", 0.2),
+        clip=Clip(case.get("low", 0.2), case.get("high", 0.2)),
     )
     # the weights are float32
     torch.testing.assert_close(loss, double(case["expected_loss"]), rtol=1e-6, atol=1e-7)

@@ -24,13 +24,11 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
     is_vecenv_wrapped,
 )
-from toys import SMALL, OneStep, Walk, parameters, walker
+from toys import SMALL, UNIT, OneStep, Walk, parameters, walker
 
 from grpo_bench import GRPO
 
 # -- it learns, for every kind of action and observation ------------------------------------------
-
-UNIT = spaces.Box(-1, 1, (2,), np.float32)
 
 
 class IdentityBox(OneStep):

@@ -1,149 +1,207 @@
-"""The clipped surrogate, its gradient and its denominators, by hand and by invariance."""
+"""The policy loss by hand: surrogates, ratios, aggregations, and what is logged of it.
+
+What may not change it is in test_invariances.py.
+"""
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from grpo_bench.grpo.objectives import (
     AGGREGATIONS,
-    RATIO_LEVELS,
+    RATIOS,
+    SURROGATES,
+    Clip,
     aggregation_weights,
-    clipped_surrogate,
+    completion_mask,
     importance_ratio,
     policy_loss,
+    truncated,
 )
 
 NAN = math.nan
+SYMMETRIC, HIGHER, DUAL = Clip(0.2, 0.2), Clip(0.2, 0.3), Clip(0.2, 0.3, 3.0)
 
 
-def rollouts(seed, n=5, length=6, full=False):
-    """logp, old_logp (n, length), advantages (n,), mask (n, length) with ragged ends."""
-    rng = np.random.default_rng(seed)
-    old = torch.from_numpy(rng.normal(-1, 0.5, (n, length)))
-    logp = old + torch.from_numpy(rng.normal(0, 0.3, (n, length)))
-    lengths = np.full(n, length) if full else rng.integers(1, length + 1, n)
-    mask = torch.from_numpy(np.arange(length) < lengths[:, None])
-    return logp.requires_grad_(), old, torch.from_numpy(rng.normal(0, 1, n)), mask
+def double(values):
+    return torch.tensor(values, dtype=torch.float64)
 
 
-def gradient(logp, old, advantages, mask, **options):
-    """Loss and its gradient by log-probability."""
-    options = {"max_len": 9} | options if options.get("aggregation") in LIMITED else options
-    loss = policy_loss(logp, old, advantages, mask, **options).loss
-    return loss.detach(), torch.autograd.grad(loss, logp)[0]
+def one_token(surrogate, rho, advantage, clip, logp=-0.7):
+    """(surrogate, its slope by log pi, whether it is bounded) of one token, through policy_loss."""
+    now = double([[logp]]).requires_grad_()
+    old = double([[logp - math.log(rho)]])
+    result = policy_loss(
+        now, old, double([advantage]), torch.ones(1, 1).bool(), surrogate=surrogate, clip=clip
+    )
+    slope = torch.autograd.grad(result.loss, now)[0].item()
+    assert result.ratio.item() == pytest.approx(rho)
+    return -result.loss.item(), -slope, bool(result.clip_fraction.item())
 
 
-LIMITED = ("constant_length",)
-every_option = [
-    pytest.mark.parametrize("aggregation", AGGREGATIONS),
-    pytest.mark.parametrize("ratio", RATIO_LEVELS),
-]
-
-
-def with_every_option(test):
-    for mark in every_option:
-        test = mark(test)
-    return test
-
-
-# -- clip: value, gradient and fraction, with bounds 0.8 and 1.3 ----------------------------------
+# -- clip: d/dlogp of rho A is rho A; bounds 0.8 and 1.2 or 1.3, dual 3 ---------------------------
 
 
 @pytest.mark.parametrize(
-    ("rho", "advantage", "value", "slope", "clipped"),
+    ("clip", "rho", "advantage", "value", "slope", "bounded"),
     [
-        (1.0, 2.0, 2.0, 2.0, False),
-        (1.2, 2.0, 2.4, 2.0, False),
-        (1.5, 2.0, 2.6, 0.0, True),  # 1.3 * 2: already far enough up
-        (0.5, 2.0, 1.0, 2.0, False),  # below the bounds, but a good action still learns
-        (0.5, -2.0, -1.6, 0.0, True),  # 0.8 * -2: already far enough down
-        (0.9, -2.0, -1.8, -2.0, False),
-        (1.5, -2.0, -3.0, -2.0, False),  # above the bounds, but a bad action still learns
-        (1.5, 0.0, 0.0, 0.0, False),
+        (HIGHER, 1.0, 2.0, 2.0, 2.0, False),
+        (HIGHER, 1.25, 2.0, 2.5, 2.5, False),
+        (SYMMETRIC, 1.25, 2.0, 1.2 * 2, 0.0, True),  # what clip-higher lets through
+        (HIGHER, 1.5, 2.0, 1.3 * 2, 0.0, True),  # already far enough up
+        (DUAL, 5.0, 2.0, 1.3 * 2, 0.0, True),  # dual is for bad actions only
+        (HIGHER, 0.5, 2.0, 1.0, 1.0, False),  # below the bounds, but a good action still learns
+        (DUAL, 0.5, 2.0, 1.0, 1.0, False),
+        (HIGHER, 0.5, -2.0, 0.8 * -2, 0.0, True),  # already far enough down
+        (DUAL, 0.5, -2.0, 0.8 * -2, 0.0, True),
+        (HIGHER, 0.9, -2.0, -1.8, -1.8, False),
+        (DUAL, 0.9, -2.0, -1.8, -1.8, False),
+        (HIGHER, 1.5, -2.0, -3.0, -3.0, False),  # above the bounds, but a bad action still learns
+        (DUAL, 2.9, -2.0, -5.8, -5.8, False),  # as far as dual lets it
+        (DUAL, 3.1, -2.0, 3 * -2, 0.0, True),
+        (HIGHER, 3.1, -2.0, -6.2, -6.2, False),
+        (HIGHER, 1.5, 0.0, 0.0, 0.0, False),
+        (DUAL, 5.0, 0.0, 0.0, 0.0, False),
+        (Clip(low=1.0), 0.01, -2.0, -0.02, -0.02, False),  # no lower bound
     ],
 )
-def test_clipped_surrogate(rho, advantage, value, slope, clipped):
-    ratio = torch.tensor([rho], dtype=torch.float64, requires_grad=True)
-    surrogate, active = clipped_surrogate(ratio, torch.tensor([advantage]).double(), 0.2, 0.3)
-    assert surrogate.item() == pytest.approx(value)
-    assert torch.autograd.grad(surrogate.sum(), ratio)[0].item() == pytest.approx(slope)
-    assert active.item() is clipped
+def test_clipped_surrogate(clip, rho, advantage, value, slope, bounded):
+    actual = one_token("clip", rho, advantage, clip)
+    assert actual == (pytest.approx(value), pytest.approx(slope), bounded)
 
 
-def test_loss_by_hand():
-    # rollout 0: ratios 2 and 0.5 with A = 1: min(2, 1.2) = 1.2 and min(0.5, 0.8) = 0.5
-    # rollout 1: ratio 0.5 with A = -2:       min(-1, -1.6) = -1.6
-    logp = torch.tensor([[2.0, 0.5], [0.5, 9]], dtype=torch.float64).log()
-    mask = torch.tensor([[True, True], [True, False]])
-    advantages = torch.tensor([1.0, -2.0], dtype=torch.float64)
+def test_the_default_is_ppos_clip():
+    assert Clip() == (0.2, 0.2, None)
+    logp, old = double([[1.5, 0.5]]).log(), torch.zeros(1, 2, dtype=torch.float64)
+    for advantage, value in ((1.0, 1.2 + 0.5), (-1.0, -1.5 - 0.8)):
+        loss = policy_loss(logp, old, double([advantage]), torch.ones(1, 2).bool()).loss
+        assert loss.item() == pytest.approx(-value / 2)
+
+
+# -- cispo: sg(clip(rho)) A log pi, whose slope by log pi is clip(rho) A everywhere ---------------
+
+
+@pytest.mark.parametrize(
+    ("rho", "advantage", "weight", "bounded"),
+    [
+        (1.0, 2.0, 1.0, False),
+        (1.25, 2.0, 1.25, False),
+        (1.5, 2.0, 1.3, True),  # bounded, but it still learns
+        (1.5, -2.0, 1.3, False),  # pushed back, not on
+        (0.5, 2.0, 0.8, False),
+        (0.5, -2.0, 0.8, True),
+        (0.9, -2.0, 0.9, False),
+        (1.5, 0.0, 1.3, False),
+    ],
+)
+def test_cispo_surrogate(rho, advantage, weight, bounded):
+    for logp in (-0.7, -3.0):
+        actual = one_token("cispo", rho, advantage, HIGHER, logp)
+        value, slope = weight * advantage * logp, weight * advantage
+        assert actual == (pytest.approx(value), pytest.approx(slope), bounded)
+
+
+# -- the whole loss -------------------------------------------------------------------------------
+# rollout 0: ratios 2 and 0.5 with A = 1: clip min(2, 1.2) = 1.2 and min(0.5, 0.8) = 0.5
+# rollout 1: ratio 0.5 with A = -2:       clip min(-1, -1.6) = -1.6; its second token is padding
+# cispo with log pi -1 everywhere: 1.2 * 1 * -1, 0.8 * 1 * -1, 0.8 * -2 * -1
+LOGP = double([[-1.0, -1], [-1, 9]])
+OLD = LOGP - double([[2.0, 0.5], [0.5, 9]]).log()
+ADVANTAGES = double([1.0, -2.0])
+MASK = torch.tensor([[True, True], [True, False]])
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "tokens"), [("clip", (1.2, 0.5, -1.6)), ("cispo", (-1.2, -0.8, 1.6))]
+)
+def test_loss_by_hand(surrogate, tokens):
+    a, b, c = tokens
     expected = {
-        "sequence_mean": -((1.2 + 0.5) / 2 + -1.6 / 1) / 2,
-        "token_mean": -(1.2 + 0.5 - 1.6) / 3,
-        "constant_length": -(1.2 + 0.5 - 1.6) / (2 * 4),
+        "sequence_mean": -((a + b) / 2 + c / 1) / 2,
+        "token_mean": -(a + b + c) / 3,
+        "constant_length": -(a + b + c) / (2 * 4),
     }
-    for aggregation, value in expected.items():
-        result = policy_loss(
-            logp,
-            torch.zeros(2, 2, dtype=torch.float64),
-            advantages,
-            mask,
-            aggregation=aggregation,
-            max_len=4,
-        )
+    assert set(expected) == set(AGGREGATIONS)
+    options = {"surrogate": surrogate, "max_len": 4}
+    for name, value in expected.items():
+        result = policy_loss(LOGP, OLD, ADVANTAGES, MASK, aggregation=name, **options)
         assert result.loss.item() == pytest.approx(value, rel=1e-6)
-        assert result.clip_fraction.item() == pytest.approx(2 / 3)
-        assert result.ratio.tolist() == [[2.0, 0.5], [0.5, 1.0]]
+        assert result.clip_fraction.item() == pytest.approx(2 / 3)  # 2 up with A > 0, 0.5 down
+        assert result.ratio.tolist() == [[pytest.approx(2), 0.5], [0.5, 1.0]]
+        weights = aggregation_weights(MASK, name, 4)
+        given = policy_loss(LOGP, OLD, ADVANTAGES, MASK, weights=weights, surrogate=surrogate)
+        assert given.loss == result.loss
+
+
+def test_the_default_is_the_papers_objective():
+    paper = policy_loss(LOGP, OLD, ADVANTAGES, MASK).loss
+    named = policy_loss(
+        LOGP,
+        OLD,
+        ADVANTAGES,
+        MASK,
+        aggregation="sequence_mean",
+        ratio="token",
+        surrogate="clip",
+        clip=SYMMETRIC,
+    )
+    assert paper == named.loss
+
+
+def test_nothing_flows_to_the_old_log_probabilities_or_back_from_a_weight():
+    """CISPO's weight is a number: the slope is that of log pi alone, also through a sequence."""
+    logp = LOGP.clone().requires_grad_()
+    for ratio in RATIOS:
+        result = policy_loss(logp, OLD, ADVANTAGES, MASK, ratio=ratio, surrogate="cispo")
+        weight = importance_ratio(LOGP, OLD, MASK, ratio).clamp(0.8, 1.2)
+        expected = -(aggregation_weights(MASK) * weight * ADVANTAGES[:, None])
+        gradient = torch.autograd.grad(result.loss, logp)[0]
+        torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_advantages_may_differ_by_token():
-    logp, old, _, mask = rollouts(0, n=1, length=2, full=True)
-    per_token = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
-    parts = [policy_loss(logp[:, [t]], old[:, [t]], per_token[:, t], mask[:, [t]]) for t in (0, 1)]
-    whole = policy_loss(logp, old, per_token, mask).loss
-    assert whole.item() == pytest.approx((parts[0].loss + parts[1].loss).item() / 2)
+    mask = torch.ones(2, 2).bool()
+    advantages = double([[1.0, -1], [0.5, 3]])
+    result = policy_loss(LOGP.clamp(max=-1), OLD.clamp(max=-1), advantages, mask)
+    ratios = (LOGP.clamp(max=-1) - OLD.clamp(max=-1)).exp()
+    tokens = [
+        min(rho * a, min(max(rho, 0.8), 1.2) * a)
+        for rho, a in zip(ratios.flatten().tolist(), advantages.flatten().tolist(), strict=True)
+    ]
+    assert result.loss.item() == pytest.approx(-sum(tokens) / 4)
+
+
+# -- ratios ---------------------------------------------------------------------------------------
 
 
 def test_sequence_ratio_is_the_geometric_mean():
-    logp = torch.tensor([[2.0, 0.5, 3.0], [4.0, 7.0, 7.0]], dtype=torch.float64).log()
-    mask = torch.tensor([[True, True, True], [True, False, False]])
+    logp = double([[2.0, 0.5, 3.0], [4.0, 7.0, 7.0], [NAN, 5.0, 5.0]]).log()
+    mask = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
     ratio = importance_ratio(logp, torch.zeros_like(logp), mask, "sequence")
-    third = 3 ** (1 / 3)
-    expected = torch.tensor([[third] * 3, [4.0, 1, 1]], dtype=torch.float64)
-    torch.testing.assert_close(ratio, expected)
+    third = (2 * 0.5 * 3) ** (1 / 3)
+    torch.testing.assert_close(ratio, double([[third] * 3, [4.0, 1, 1], [1, 1, 1]]))
+    ratio = importance_ratio(logp, torch.zeros_like(logp), mask, "token")
+    torch.testing.assert_close(ratio, double([[2, 0.5, 3], [4, 1, 1], [1, 1, 1]]))
 
 
-def test_it_is_the_loss_of_sb3s_ppo():
-    """Stable-Baselines3's lines, written out, for equally long rollouts."""
-    logp, old, advantages, mask = rollouts(1, full=True)
-    each = advantages[:, None].expand_as(logp)
-    ratio = torch.exp(logp - old)
-    policy_loss_1 = each * ratio
-    policy_loss_2 = each * torch.clamp(ratio, 1 - 0.2, 1 + 0.2)
-    theirs = -torch.min(policy_loss_1, policy_loss_2).mean()
-    expected = torch.autograd.grad(theirs, logp)[0]
-    for aggregation in AGGREGATIONS:
-        loss, ours = gradient(logp, old, advantages, mask, aggregation=aggregation, max_len=6)
-        assert loss.item() == pytest.approx(theirs.item(), rel=1e-6)
-        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-8)
+def test_sequence_ratio_is_clipped_whole():
+    """Ratios 1.6 and 0.9: the mean is 1.2, inside; the first token alone would be bounded."""
+    logp = double([[1.6, 0.9]]).log().requires_grad_()
+    mask, options = torch.ones(1, 2).bool(), {"ratio": "sequence", "clip": HIGHER}
+    result = policy_loss(logp, torch.zeros(1, 2).double(), double([2.0]), mask, **options)
+    assert result.loss.item() == pytest.approx(-1.2 * 2) and result.clip_fraction == 0
+    # d(1.2 * 2)/dlogp_t = 2.4 / length
+    gradient = torch.autograd.grad(result.loss, logp)[0]
+    torch.testing.assert_close(gradient, double([[-1.2, -1.2]]))
 
 
-@with_every_option
-def test_on_policy_the_ratio_is_one_and_the_gradient_is_not_zero(aggregation, ratio):
-    logp, _, _, mask = rollouts(2, n=4)
-    advantages = torch.tensor([1.0, -1, 2, -2], dtype=torch.float64)
-    options = {"aggregation": aggregation, "ratio": ratio, "max_len": 9}
-    result = policy_loss(logp, logp.detach(), advantages, mask, **options)
-    assert (result.ratio == 1).all() and result.clip_fraction == 0
-    if aggregation == "sequence_mean":
-        assert result.loss.item() == pytest.approx(0, abs=1e-7)  # advantages sum to 0
-    grad = torch.autograd.grad(result.loss, logp)[0]
-    weights = aggregation_weights(mask, aggregation, 9)
-    torch.testing.assert_close(grad, -(weights * advantages[:, None]), rtol=1e-6, atol=1e-9)
-    assert grad.abs().sum() > 0.1
+def test_under_a_sequence_ratio_advantages_of_tokens_count_by_their_mean():
+    logp, mask = double([[-1.0, -2, -3]]).requires_grad_(), torch.tensor([[True, True, False]])
+    advantages = double([[5.0, 1.0, NAN]])
+    loss = policy_loss(logp, logp.detach(), advantages, mask, ratio="sequence").loss
+    gradient = torch.autograd.grad(loss, logp)[0]
+    torch.testing.assert_close(gradient, double([[-3 / 2, -3 / 2, 0]]))
 
 
 # -- denominators ---------------------------------------------------------------------------------
@@ -157,87 +215,63 @@ def test_aggregation_weights_by_hand():
         "token_mean": [[1 / 4, 1 / 4, 1 / 4, 0], [1 / 4, 0, 0, 0], [0] * 4],
         "constant_length": [[1 / 20, 1 / 20, 1 / 20, 0], [1 / 20, 0, 0, 0], [0] * 4],
     }
-    for aggregation, weights in expected.items():
-        torch.testing.assert_close(
-            aggregation_weights(mask, aggregation, 10), torch.tensor(weights)
-        )
+    assert set(expected) == set(AGGREGATIONS)
+    steps = torch.stack([mask, mask[[1, 2, 2]]])  # (2, 3, 4): two steps, each by itself
+    alone = {"sequence_mean": 1, "token_mean": 1, "constant_length": 1 / 10}
+    for name, weights in expected.items():
+        torch.testing.assert_close(aggregation_weights(mask, name, 10), torch.tensor(weights))
+        second = torch.zeros(3, 4)
+        second[0, 0] = alone[name]
+        both = aggregation_weights(steps, name, 10)
+        torch.testing.assert_close(both, torch.stack([torch.tensor(weights), second]))
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_nothing_to_train_on_weighs_nothing(aggregation):
-    weights = aggregation_weights(torch.zeros(2, 3, dtype=torch.bool), aggregation, 3)
-    assert (weights == 0).all()
+def test_on_one_step_episodes_all_aggregations_are_one(aggregation):
+    mask = torch.tensor([[True], [False], [True], [True]])
+    expected = torch.tensor([[1 / 3], [0], [1 / 3], [1 / 3]])
+    torch.testing.assert_close(aggregation_weights(mask, aggregation, 1), expected)
 
 
-seeds = st.integers(0, 10_000)
-quick = settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("surrogate", SURROGATES)
+def test_nothing_to_train_on_weighs_nothing(aggregation, surrogate):
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    assert (aggregation_weights(mask, aggregation, 3) == 0).all()
+    logp = torch.full((2, 3), NAN, requires_grad=True)
+    options = {"aggregation": aggregation, "max_len": 3, "surrogate": surrogate}
+    result = policy_loss(logp, logp.detach(), torch.full((2,), NAN), mask, **options)
+    assert result.loss == 0 and result.clip_fraction == 0 and (result.ratio == 1).all()
+    assert (torch.autograd.grad(result.loss, logp)[0] == 0).all()
 
 
-@with_every_option
-@quick
-@given(seed=seeds)
-def test_micro_batches_with_the_steps_weights_add_up(aggregation, ratio, seed):
-    logp, old, advantages, mask = rollouts(seed)
-    weights = aggregation_weights(mask, aggregation, 9)
-    whole = gradient(logp, old, advantages, mask, aggregation=aggregation, ratio=ratio)
-    parts = [
-        policy_loss(logp[i], old[i], advantages[i], mask[i], weights=weights[i], ratio=ratio).loss
-        for i in torch.arange(5).split([2, 1, 2])
-    ]
-    torch.testing.assert_close(sum(parts), whole[0])
-    torch.testing.assert_close(torch.autograd.grad(sum(parts), logp)[0], whole[1])
-
-
-@with_every_option
-@quick
-@given(seed=seeds, extra=st.integers(1, 4))
-def test_padding_and_order_change_nothing(aggregation, ratio, seed, extra):
-    logp, old, advantages, mask = rollouts(seed)
-    options = {"aggregation": aggregation, "ratio": ratio}
-    loss, grad = gradient(logp, old, advantages, mask, **options)
-
-    def pad(x, value):
-        return torch.nn.functional.pad(x.detach(), (0, extra), value=value)
-
-    padded = [pad(logp, -3.0).requires_grad_(), pad(old, 5.0), advantages, pad(mask, False)]
-    padded_loss, padded_grad = gradient(*padded, **options)
-    torch.testing.assert_close(padded_loss, loss)
-    torch.testing.assert_close(padded_grad[:, :6], grad)
-    assert (padded_grad[:, 6:] == 0).all()
-
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(5))
-    moved = [x.detach()[order] for x in (logp, old, advantages, mask)]
-    moved_loss, moved_grad = gradient(moved[0].requires_grad_(), *moved[1:], **options)
-    torch.testing.assert_close(moved_loss, loss)
-    torch.testing.assert_close(moved_grad, grad[order])
-
-
-@with_every_option
-@pytest.mark.parametrize("poison", [NAN, math.inf, -math.inf])
-def test_what_is_outside_the_mask_cannot_poison(aggregation, ratio, poison):
-    logp, old, advantages, mask = rollouts(3)
-    mask[4] = False  # a rollout that was dropped
-    options = {"aggregation": aggregation, "ratio": ratio}
-    loss, grad = gradient(logp, old, advantages, mask, **options)
-    advantages = torch.where(mask, advantages[:, None], poison)
-    logp = logp.detach().masked_fill(~mask, poison).requires_grad_()
-    for other in (old.masked_fill(~mask, poison), old.masked_fill(~mask, -poison)):
-        dirty_loss, dirty_grad = gradient(logp, other, advantages, mask, **options)
-        torch.testing.assert_close(dirty_loss, loss)
-        torch.testing.assert_close(dirty_grad, grad)
-
-
-def test_clip_fraction_counts_only_tokens_inside_the_mask():
-    logp = torch.tensor([[2.0, 2, 2, 2]], dtype=torch.float64).log()
+@pytest.mark.parametrize("surrogate", SURROGATES)
+def test_clip_fraction_counts_only_tokens_inside_the_mask(surrogate):
+    logp = double([[2.0, 2, 2, 2]]).log()
     mask = torch.tensor([[True, True, False, False]])
-    per_token = torch.tensor([[1.0, -1, 1, 1]], dtype=torch.float64)
-    assert policy_loss(logp, torch.zeros_like(logp), per_token, mask).clip_fraction == 0.5
+    per_token = double([[1.0, -1, 1, 1]])
+    result = policy_loss(logp, torch.zeros_like(logp), per_token, mask, surrogate=surrogate)
+    assert result.clip_fraction == 0.5
+
+
+# -- completions ----------------------------------------------------------------------------------
+
+
+def test_completion_mask_keeps_the_first_eos():
+    ids = torch.tensor([[5, 2, 2, 2], [2, 5, 2, 5], [5, 5, 5, 5], [5, 5, 5, 2]])
+    expected = [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    assert completion_mask(ids, eos_id=2).int().tolist() == expected
+    assert truncated(ids, eos_id=2).tolist() == [False, False, True, False]
+
+
+# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"ratio": "word"}, "ratio='word': expected one of token, sequence"),
+        ({"surrogate": "ppo"}, "surrogate='ppo': expected one of clip, cispo"),
         ({"aggregation": "sum"}, "aggregation='sum': expected one of sequence_mean"),
         ({"aggregation": "constant_length"}, "max_len=None.*at least 1"),
         ({"aggregation": "constant_length", "max_len": 0}, "max_len=0"),
@@ -245,4 +279,4 @@ def test_clip_fraction_counts_only_tokens_inside_the_mask():
 )
 def test_errors_name_the_value(options, message):
     with pytest.raises(ValueError, match=message):
-        policy_loss(*rollouts(0), **options)
+        policy_loss(LOGP, OLD, ADVANTAGES, MASK, **options)

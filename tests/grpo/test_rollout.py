@@ -102,6 +102,7 @@ def test_a_naive_replay_gives_the_same_episodes(task, make):
             observation, reward, terminated, truncated, info = naive.step(np.int64(action))
             assert rollout.rewards[episode, t].item() == pytest.approx(reward)
             assert (terminated or truncated) == (t == length - 1), "whole episodes, no more"
+        assert rollout.truncated[episode].item() == (truncated and not terminated)
         success = rollout.success[episode]
         assert np.isnan(success) if "is_success" not in info else success == info["is_success"]
     outside = ~rollout.mask

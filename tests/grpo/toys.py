@@ -10,6 +10,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from grpo_bench import GRPO
+from grpo_bench.grpo.rollout import Rollout
+
+UNIT = spaces.Box(-1, 1, (2,), np.float32)
 
 
 class Walk(gym.Env):
@@ -52,6 +55,56 @@ class OneStep(gym.Env):
         return self.seen, self.reward(self.seen, action), True, False, {}
 
 
+SPREAD, FAILED, SOLVED, SHAPED, HIDDEN, NARROW = (100 * kind for kind in range(1, 7))
+
+
+class Puzzle(gym.Env):
+    """Problems of which the id, or the seed, decides how a group ends, whatever its actions are.
+
+    The hundreds of the id: every second member of ``SPREAD`` succeeds, none of ``FAILED``, all of
+    ``SOLVED``; in ``SHAPED`` none does but the rewards differ, in ``HIDDEN`` every second does but
+    the rewards do not differ, in ``NARROW`` the rewards differ by hundredths. Members are counted
+    in ``plays``, which the sub-environments share. An episode has 1 to 3 steps, and ends by a time
+    limit if its id is even. The reward comes at the end, and info says ``is_success`` if ``tells``.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, plays=None, tells=True, as_dict=False):
+        self.plays = {} if plays is None else plays
+        self.tells, self.as_dict = tells, as_dict
+        place = spaces.Box(0, 1000, (2,), np.float32)
+        self.observation_space = spaces.Dict(place=place, time=UNIT) if as_dict else place
+
+    def reset(self, *, seed=None, options=None):
+        self.problem = int((options or {}).get("problem_id", seed or 0))
+        self.member = self.plays.get(self.problem, 0)
+        if self.problem:
+            self.plays[self.problem] = self.member + 1
+        self.t, self.length = 0, 1 + (self.problem + self.member) % 3
+        return self._see(), {"problem_id": self.problem}
+
+    def step(self, action):
+        self.t += 1
+        done, odd = self.t >= self.length, self.member % 2
+        kind = self.problem // 100 * 100
+        success = {SPREAD: odd, SOLVED: 1, HIDDEN: odd}.get(kind, 0)
+        reward = {
+            SHAPED: self.member * 0.5, HIDDEN: 0.1, NARROW: 0.1 + 0.01 * odd, FAILED: 0.1
+        }.get(kind, success)  # fmt: skip
+        info = {"problem_id": self.problem}
+        if self.tells:
+            info["is_success"] = bool(success)
+        cut_off = done and self.problem % 2 == 0
+        return self._see(), float(done * reward), done and not cut_off, cut_off, info
+
+    def _see(self):
+        place = np.array([self.problem, self.t], dtype=np.float32)
+        if not self.as_dict:
+            return place
+        return {"place": place, "time": np.full(2, self.t / 3, dtype=np.float32)}
+
+
 SMALL = {"group_size": 4, "n_problems": 2, "seed": 0}
 
 
@@ -70,6 +123,43 @@ def collected(model: GRPO, steps: int = 10_000) -> Any:
 
 def parameters(model: GRPO) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(model.policy.parameters()).detach().clone()
+
+
+def rollout_of(returns, success):
+    """One-step groups of these returns; success unknown or, if told, 0."""
+    rewards = torch.tensor(returns)
+    n = rewards.numel()
+    return Rollout(
+        observations=torch.arange(n, dtype=torch.float32)[:, None],
+        rows=torch.arange(n)[:, None],
+        actions=torch.zeros(n, 1, dtype=torch.long),
+        old_logp=torch.zeros(n, 1),
+        rewards=rewards.reshape(n, 1),
+        mask=torch.ones(n, 1, dtype=torch.bool),
+        truncated=torch.zeros(n, dtype=torch.bool),
+        success=np.full(n, 0.0 if success else np.nan),
+        starts=np.arange(len(rewards)),
+        group_size=rewards.shape[1],
+    )
+
+
+def group(rollout, problem):
+    """What a rollout holds of the group of this problem: each real step, then each episode."""
+    (place,) = np.flatnonzero(rollout.starts == problem)
+    size = rollout.group_size
+    members = range(place * size, (place + 1) * size)
+    steps = []
+    for e in members:
+        assert rollout.mask[e].tolist() == sorted(rollout.mask[e].tolist(), reverse=True)
+        for t in range(int(rollout.mask[e].sum())):
+            seen = rollout.observations
+            row = rollout.rows[e, t]
+            parts = seen.values() if isinstance(seen, dict) else [seen]
+            values = [rollout.actions[e, t], rollout.old_logp[e, t], rollout.rewards[e, t]]
+            steps.append((e - place * size, t, *(part[row].tolist() for part in parts)))
+            steps[-1] += tuple(value.tolist() for value in values)
+    ends = [(rollout.success[e].item(), rollout.truncated[e].item()) for e in members]
+    return steps, [repr(end) for end in ends]
 
 
 class Starts(BaseCallback):

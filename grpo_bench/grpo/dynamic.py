@@ -1,0 +1,104 @@
+"""Dynamic sampling: replace the groups that teach nothing by groups of other problems.
+
+DAPO (arXiv 2503.14476, section 3.2). A group is judged by its outcomes, not by shaped rewards,
+which differ where nothing is to be learned; and the refills are bounded, since a task that is
+solved, or hopeless, has no other groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo_bench.grpo.advantages import group_std, without_spread
+from grpo_bench.grpo.rollout import Rollout, TensorObs, take
+
+Play = Callable[[int], Rollout | None]  # that many groups of new problems; None: stopped
+
+
+def refilled(play: Play, n_problems: int, max_refills: int, spread_tol: float) -> Rollout | None:
+    """``n_problems`` groups, those without spread replaced as far as ``max_refills`` rounds go.
+
+    Each round plays one new group for each that has to be replaced. What is still without spread
+    after the last round stays, so that every update has the same number of groups.
+    """
+    rollout = play(n_problems)
+    for _ in range(max_refills):
+        if rollout is None:
+            return None
+        flat = without_outcome_spread(rollout, spread_tol)
+        if not flat.any():
+            break
+        fresh = play(int(flat.sum()))
+        rollout = None if fresh is None else join(select(rollout, ~flat), fresh)
+    return rollout
+
+
+def without_outcome_spread(rollout: Rollout, tol: float) -> Tensor:
+    """Groups whose outcomes have a standard deviation of at most ``tol``, (n_problems,) bool. Of
+    outcomes that are not finite nothing is said: such a group is kept."""
+    outcomes = rollout.outcomes
+    finite = torch.isfinite(outcomes)
+    close = group_std(outcomes, finite).squeeze(1) <= tol
+    # equal outcomes, too: the deviation of seven times 0.1 is not 0 but a rounding
+    return finite.all(dim=1) & (close | without_spread(outcomes))
+
+
+def select(rollout: Rollout, groups: Tensor) -> Rollout:
+    """The chosen groups, (n_problems,) bool, and only the observations that they met."""
+    episodes = groups.repeat_interleave(rollout.group_size)
+    mask = rollout.mask[episodes]
+    used, rows = torch.unique(rollout.rows[episodes][mask], return_inverse=True)
+    chosen = groups.cpu().numpy()
+    return replace(
+        rollout,
+        observations=take(rollout.observations, used),
+        rows=torch.zeros_like(mask, dtype=torch.long).masked_scatter(mask, rows),
+        actions=rollout.actions[episodes],
+        old_logp=rollout.old_logp[episodes],
+        rewards=rollout.rewards[episodes],
+        mask=mask,
+        truncated=rollout.truncated[episodes],
+        success=rollout.success[np.repeat(chosen, rollout.group_size)],
+        starts=rollout.starts[chosen],
+    )
+
+
+def join(first: Rollout, second: Rollout) -> Rollout:
+    """The groups of both, padded to the longer."""
+    length = max(first.mask.shape[1], second.mask.shape[1])
+    observations, n_first = _concatenate(first.observations, second.observations)
+    return replace(
+        first,
+        observations=observations,
+        rows=_stack(first.rows, torch.where(second.mask, second.rows + n_first, 0), length),
+        actions=_stack(first.actions, second.actions, length),
+        old_logp=_stack(first.old_logp, second.old_logp, length),
+        rewards=_stack(first.rewards, second.rewards, length),
+        mask=_stack(first.mask, second.mask, length),
+        truncated=torch.cat([first.truncated, second.truncated]),
+        success=np.concatenate([first.success, second.success]),
+        starts=np.concatenate([first.starts, second.starts]),
+    )
+
+
+def _stack(first: Tensor, second: Tensor, length: int) -> Tensor:
+    """(n, t, ...) over (m, u, ...), both padded with 0 to (n + m, length, ...)."""
+    stacked = first.new_zeros((len(first) + len(second), length, *first.shape[2:]))
+    stacked[: len(first), : first.shape[1]] = first
+    stacked[len(first) :, : second.shape[1]] = second
+    return stacked
+
+
+def _concatenate(first: TensorObs, second: TensorObs) -> tuple[TensorObs, int]:
+    """Both one after the other, and how many rows the first has."""
+    if isinstance(first, dict):
+        assert isinstance(second, dict)
+        joined = {name: torch.cat([first[name], second[name]]) for name in first}
+        return joined, len(next(iter(first.values())))
+    assert isinstance(second, Tensor)
+    return torch.cat([first, second]), len(first)

@@ -1,0 +1,83 @@
+"""The reference policy, and the KL to it in a rollout and in a minibatch."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.utils import polyak_update
+from torch import Tensor
+
+from grpo_bench.grpo.batches import Minibatch
+from grpo_bench.grpo.kl import FORMS, exact, k1, k3, sample_term
+from grpo_bench.grpo.policies import ActorPolicy
+from grpo_bench.grpo.rollout import Rollout
+from grpo_bench.grpo.update_log import UpdateLog
+
+
+def frozen_copy(policy: ActorPolicy) -> ActorPolicy:
+    """The policy as it is now: no gradients, no optimiser, dropout off."""
+    reference = copy.deepcopy(policy).requires_grad_(False)
+    reference.optimizer = None  # type: ignore[assignment]
+    reference.set_training_mode(False)
+    return reference
+
+
+@torch.no_grad()
+def follow(reference: ActorPolicy, policy: ActorPolicy, tau: float) -> None:
+    """reference <- (1 - tau) reference + tau policy, as SB3's target networks do. With ``tau`` 1 it
+    becomes the policy; below 1 it is a moving average of the policies at each call. Buffers, which
+    may be whole numbers, are copied."""
+    polyak_update(policy.parameters(), reference.parameters(), tau)
+    for ours, theirs in zip(reference.buffers(), policy.buffers(), strict=True):
+        ours.copy_(theirs)
+
+
+@torch.no_grad()
+def reference_params(reference: ActorPolicy | None, rollout: Rollout) -> Tensor | None:
+    """What the reference says in each observation, (M, n_params), once per rollout; None if there
+    is no reference."""
+    return None if reference is None else reference(rollout.observations)
+
+
+def kl_of_rollouts(
+    form: str, reference: ActorPolicy, ref_params: Tensor, rollout: Rollout
+) -> Tensor:
+    """The form's sum over each rollout, at sampling, (n_problems, group_size)."""
+    mask = rollout.mask
+    ref = reference.distribution(ref_params[rollout.rows[mask]])
+    ref_logp = torch.zeros_like(rollout.old_logp)
+    ref_logp[mask] = ref.log_prob(rollout.actions[mask])
+    terms = sample_term(form, rollout.old_logp, ref_logp, rollout.old_logp, mask)
+    return terms.sum(dim=1).view(-1, rollout.group_size)
+
+
+def kl_loss(
+    form: str,
+    reference: ActorPolicy,
+    batch: Minibatch,
+    distribution: Distribution,
+    logp: Tensor,
+    log: UpdateLog,
+) -> Tensor:
+    """The KL term of the loss, (); 0 for a form that is in the return. Whatever is trained on, k1,
+    k3 and the exact KL are logged.
+
+    Args:
+        distribution: of the policy, for the m real actions of the minibatch.
+        logp: (n, T) of those actions, 0 elsewhere.
+    """
+    assert batch.ref_params is not None
+    ref = reference.distribution(batch.ref_params[batch.rows])
+    ref_logp = batch.padded(ref.log_prob(batch.actions))
+    log.add("kl_ref_k1", k1(logp.detach(), ref_logp)[batch.mask].mean())
+    log.add("kl_ref_k3", k3(logp.detach(), ref_logp)[batch.mask].mean())
+    with torch.set_grad_enabled(form == "exact"):
+        divergence = exact(distribution, ref)  # (m,)
+    log.add("kl_ref", divergence.mean())
+    if FORMS[form].place == "return":
+        return logp.new_zeros(())
+    if form == "exact":
+        return (batch.token_weights * divergence).sum()
+    return (batch.weights * sample_term(form, logp, ref_logp, batch.old_logp, batch.mask)).sum()

@@ -1,0 +1,34 @@
+"""What an update writes to the log: means over its minibatches, on the device until the end."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpo_bench.grpo.kl import k3
+
+
+class UpdateLog:
+    """Gathers one value per minibatch for each name, and the ratio of every action."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[Tensor]] = {}
+        self.log_ratios: list[Tensor] = []  # (m,) of each minibatch
+
+    def add(self, name: str, value: Tensor) -> None:
+        """A scalar of this minibatch."""
+        self.columns.setdefault(name, []).append(value.detach())
+
+    def add_ratio(self, logp: Tensor, old_logp: Tensor, mask: Tensor) -> None:
+        """log pi - log pi_old of this minibatch, all (n, T)."""
+        self.log_ratios.append((logp.detach() - old_logp)[mask])
+
+    def means(self) -> dict[str, float]:
+        """The mean of each name, and ``approx_kl``; empty without a minibatch."""
+        if not self.log_ratios:
+            return {}
+        means = {name: torch.stack(column).mean().item() for name, column in self.columns.items()}
+        log_ratio = torch.cat(self.log_ratios)
+        # SB3's approx_kl, mean(rho - 1 - log rho): k3 of the old policy against this one
+        means["approx_kl"] = k3(torch.zeros_like(log_ratio), log_ratio).mean().item()
+        return means

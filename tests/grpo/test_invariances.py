@@ -1,0 +1,278 @@
+"""What may change neither the loss nor its gradient, over every combination of the options.
+
+Hypothesis makes the shapes, the masks, with rollouts that are masked whole, and the splits; each
+example tries all the options.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from optimiser_steps import (
+    ALL,
+    Batch,
+    Options,
+    advantages_of,
+    batches,
+    kl_of_step,
+    loss_of,
+    make,
+    weights_of,
+    whole,
+)
+from torch.testing import assert_close
+
+from grpo_bench.grpo import kl
+from grpo_bench.grpo.advantages import (
+    BASELINES,
+    STEP_BASELINES,
+    group_advantages,
+    process_advantages,
+)
+from grpo_bench.grpo.objectives import completion_mask, policy_loss
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _double() -> object:
+    """Weights are made in the default type; with this the only error is that of float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def same(actual, expected, o: Options, **tolerance) -> None:
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e, msg=lambda m: f"{o}: {m}", **tolerance)
+
+
+# The examples are the same every time, so that no ratio falls on a bound now and then. They are not
+# shrunk: they are small, and each is a pass over all the options.
+PHASES = (Phase.explicit, Phase.generate)
+few = settings(max_examples=6, deadline=None, derandomize=True, phases=PHASES)
+many = settings(max_examples=60, deadline=None, derandomize=True)
+
+supervisions = st.one_of(
+    st.tuples(st.sampled_from(sorted(BASELINES)), st.just(False)),
+    st.tuples(st.sampled_from(STEP_BASELINES), st.just(True)),
+)
+
+# -- the loss -------------------------------------------------------------------------------------
+
+
+@few
+@given(batches(), supervisions, st.randoms(use_true_random=False))
+def test_the_order_of_groups_and_members(b, how, random):
+    groups, members = b.mask.shape[:2]
+    rows = torch.tensor(random.sample(range(groups), groups))[:, None]
+    columns = torch.tensor([random.sample(range(members), members) for _ in range(groups)])
+    moved = b.map(lambda x: x[rows, columns])
+    for o in ALL:
+        loss, gradient = whole(b, o, *how)
+        same(whole(moved, o, *how), (loss, gradient[rows, columns]), o)
+
+
+@few
+@given(batches(), supervisions, st.integers(1, 3), st.sampled_from([math.nan, math.inf, -math.inf]))
+def test_padding_and_what_stands_in_it(b, how, extra, poison):
+    wider = b.map(lambda x: torch.nn.functional.pad(x, (0, extra))).poisoned(poison)
+    for o in ALL:
+        loss, gradient = whole(b, o, *how)
+        expected = torch.nn.functional.pad(gradient, (0, extra))
+        same(whole(wider, o, *how), (loss, expected), o)
+        assert (gradient[~b.mask] == 0).all(), o
+
+
+@few
+@given(batches(), supervisions, st.data())
+def test_micro_batches_with_the_weights_of_the_step(b, how, data):
+    """Gradients accumulate over any split, each part cut to its own longest rollout."""
+    n = b.mask.shape[0] * b.mask.shape[1]
+    part = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
+    for o in ALL:
+        expected = whole(b, o, *how)
+        advantages, weights = advantages_of(b, o.kl, *how), weights_of(b, o)
+        leaf = b.logp.detach().requires_grad_()
+        loss = 0.0
+        for i in part.unique():
+            pieces = [
+                x.flatten(0, 1)[part == i][None]
+                for x in (*b._replace(logp=leaf), advantages, weights)
+            ]
+            longest = int(pieces[4].sum(dim=2).max())
+            *columns, a, w = (x[..., :longest] for x in pieces)
+            one = loss_of(Batch(*columns), a, w, o)
+            one.backward()
+            loss = loss + one.detach()
+        same((loss, leaf.grad), expected, o)
+
+
+@few
+@given(batches(), supervisions)
+def test_a_rollout_that_is_masked_whole_has_never_been_there(b, how):
+    there = b.mask.flatten(0, 1).any(dim=1)
+    kept = b.map(lambda x: x.flatten(0, 1)[there][None])
+    for o in ALL:
+        loss, gradient = whole(b, o, *how)
+        weights = weights_of(kept, o)
+        advantages = advantages_of(b, o.kl, *how).flatten(0, 1)[there][None]
+        leaf = kept.logp.detach().requires_grad_()
+        alone = loss_of(kept._replace(logp=leaf), advantages, weights, o)
+        expected = torch.autograd.grad(alone, leaf)[0][0]
+        same((loss, gradient.flatten(0, 1)[there]), (alone.detach(), expected), o)
+
+
+@few
+@given(batches(), supervisions, st.integers(1, 2))
+def test_members_that_are_masked_whole_are_in_no_mean(b, how, extra):
+    larger = b.map(lambda x: torch.nn.functional.pad(x, (0, 0, 0, extra))).poisoned(math.nan)
+    for o in ALL:
+        loss, gradient = whole(b, o, *how)
+        same(whole(larger, o, *how), (loss, torch.nn.functional.pad(gradient, (0, 0, 0, extra))), o)
+
+
+@few
+@given(batches(), supervisions, st.integers(2, 3))
+def test_a_batch_twice_over_has_the_same_loss(b, how, times):
+    """All aggregations are means: of rollouts or of tokens."""
+    longer = b.map(lambda x: x.repeat(times, 1, 1))
+    for o in ALL:
+        loss, gradient = whole(b, o, *how)
+        same(whole(longer, o, *how), (loss, gradient.repeat(times, 1, 1) / times), o)
+
+
+@few
+@given(batches(), st.sampled_from(sorted(BASELINES)))
+def test_on_policy_the_ratio_is_one_and_the_gradient_is_that_of_reinforce(b, baseline):
+    b = b._replace(old_logp=b.logp)
+    for o in ALL:
+        advantages, weights = advantages_of(b, o.kl, baseline, False), weights_of(b, o)
+        flat = (x.flatten(0, 1) for x in (b.logp, b.old_logp, advantages, b.mask, weights))
+        logp, old, a, mask, w = flat
+        leaf = logp.clone().requires_grad_()
+        out = policy_loss(
+            *(leaf, old, a, mask),
+            weights=w,
+            ratio=o.ratio,
+            surrogate=o.surrogate,
+            clip=o.clip,
+        )
+        assert (out.ratio == 1).all() and out.clip_fraction == 0, o
+        same([torch.autograd.grad(out.loss, leaf)[0]], [-w * torch.where(mask, a, 0.0)], o)
+
+
+def test_on_policy_a_loss_of_zero_has_a_gradient():
+    b = make(1, torch.ones(2, 4, 3, dtype=torch.bool))
+    b = b._replace(old_logp=b.logp, ref_logp=b.logp)
+    for o in ALL:
+        if o.surrogate == "clip":
+            loss, gradient = whole(b, o)
+            assert abs(loss) < 1e-12 and gradient.abs().sum() > 0.1, o
+
+
+@few
+@given(batches(), supervisions)
+def test_float32_agrees_to_rounding(b, how):
+    single = Batch(*[x.float() for x in b[:4]], b.mask)
+    for o in ALL:
+        loss, gradient = whole(b, o, *how)
+        actual = whole(single, o, *how)
+        assert actual[1].dtype == torch.float32
+        same([x.double() for x in actual], (loss, gradient), o, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_is_that_of_the_loss():
+    """By finite differences, where the loss is smooth: away from the bounds."""
+    mask = torch.tensor([[[1, 1, 1], [1, 0, 0]], [[1, 1, 0], [0, 0, 0]]], dtype=torch.bool)
+    b = make(3, mask, spread=1.5)
+    for o in ALL:
+        if o.surrogate == "cispo":  # its gradient is on purpose not that of its value
+            continue
+        log_ratio = torch.where(mask, b.logp - b.old_logp, 0.0).sum(dim=2) / 3
+        bounds = torch.tensor([0.8, 1.2, 1.3, 2.0]).log()
+        for ratios in (b.logp - b.old_logp, log_ratio):
+            assert ((ratios[..., None] - bounds).abs() > 1e-3).all()
+        advantages, weights = advantages_of(b, o.kl, "group", False), weights_of(b, o)
+
+        def of_logp(x, o=o, a=advantages, w=weights):
+            return loss_of(b._replace(logp=x), a, w, o)
+
+        assert torch.autograd.gradcheck(of_logp, b.logp.detach().requires_grad_()), o
+
+
+@few
+@given(batches())
+def test_at_the_reference_every_kl_is_exactly_zero(b):
+    b = b._replace(ref_logp=b.logp)
+    for form in kl.FORMS:
+        assert (kl_of_step(form, b) == 0).all(), form
+
+
+@many
+@given(st.lists(st.integers(0, 4).filter(lambda i: i != 2), max_size=5), st.integers(0, 5))
+def test_the_padding_id_may_be_the_eos_id(before, extra):
+    row = [*before, 2]
+    for pad_id in (2, 0, 7):
+        mask = completion_mask(torch.tensor([row + [pad_id] * extra]), eos_id=2)
+        assert mask.tolist() == [[True] * len(row) + [False] * extra]
+
+
+# -- the advantages -------------------------------------------------------------------------------
+# What is true of every baseline but those named.
+
+NOT_CENTRED_BY_GROUP = {"batch", "none"}
+NOT_SHIFT_FREE = {"none"}
+SCALES = {"group_mean", "rloo", "none"}
+KNOWS_OTHER_GROUPS = {"batch", "batch_std"}
+
+
+def of_returns(b: Batch, baseline: str, ddof: int = 0, eps: float = 1e-4, change=lambda r: r):
+    valid = b.mask.any(dim=2)
+    returns = change(torch.where(b.mask, b.rewards, 0.0).sum(dim=2))
+    return group_advantages(returns.masked_fill(~valid, math.nan), baseline, ddof, eps, valid)
+
+
+@many
+@given(batches(), st.integers(0, 1))
+def test_advantages_sum_to_zero(b, ddof):
+    for baseline in BASELINES:
+        a = of_returns(b, baseline, ddof)
+        if baseline not in NOT_CENTRED_BY_GROUP:
+            assert_close(a.sum(dim=1), torch.zeros(len(a)), rtol=0, atol=1e-9)
+        elif baseline == "batch":
+            assert a.sum().abs() < 1e-9
+
+
+@many
+@given(batches(), st.integers(0, 1), st.integers(-50, 50), st.sampled_from([0.25, 2.0, 16.0]))
+def test_shift_and_scale_of_the_rewards(b, ddof, shift, scale):
+    for baseline in BASELINES:
+        before = of_returns(b, baseline, ddof, 0.0)
+        after = of_returns(b, baseline, ddof, 0.0, lambda r: r * scale)
+        assert_close(after, before * (scale if baseline in SCALES else 1.0))
+        if baseline not in NOT_SHIFT_FREE:
+            assert_close(of_returns(b, baseline, ddof, 0.0, lambda r: r + shift), before)
+
+
+@many
+@given(batches(), st.integers(-50, 50), st.sampled_from([0.25, 2.0, 16.0]))
+def test_shift_and_scale_of_the_step_rewards(b, shift, scale):
+    for baseline in STEP_BASELINES:
+        before = process_advantages(b.rewards, b.mask, baseline, eps=0.0)
+        after = process_advantages(b.rewards * scale, b.mask, baseline, eps=0.0)
+        assert_close(after, before * (scale if baseline in SCALES else 1.0))
+        if baseline not in NOT_SHIFT_FREE:
+            assert_close(process_advantages(b.rewards + shift, b.mask, baseline, eps=0.0), before)
+
+
+@many
+@given(batches(), st.integers(0, 1))
+def test_a_group_knows_nothing_of_the_others(b, ddof):
+    for baseline in set(BASELINES) - KNOWS_OTHER_GROUPS:
+        together = of_returns(b, baseline, ddof)
+        alone = [
+            of_returns(b.map(lambda x, i=i: x[[i]]), baseline, ddof) for i in range(len(b.mask))
+        ]
+        assert_close(together, torch.cat(alone))
