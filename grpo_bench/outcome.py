@@ -25,15 +25,18 @@ class Outcome:
     score: float  # success on the validation split at the end; NaN if there is none
     seconds: float  # of training
     speed: float  # transitions per second of training
+    findings: list[str]  # of the doctor, by short name
 
     def line(self) -> str:
         """One line about it."""
         name = run_name(self.config)
         if self.status != "ok":
             return f"{name}: {self.status}{self.reason and f' ({self.reason})'}, see {self.folder}"
+        n = len(self.findings)
+        found = f", {n} finding{'s' * (n > 1)}: {', '.join(self.findings)}" if n else ""
         return (
             f"{name}: {self.score:.3f} right on validation, {self.seconds:.1f} s of training, "
-            f"{self.speed / 1e3:,.1f} thousand transitions/s"
+            f"{self.speed / 1e3:,.1f} thousand transitions/s{found}"
         )
 
 
@@ -48,7 +51,8 @@ def outcome(folder: Path, config: Config) -> Outcome:
     Raises:
         RecordError: the record cannot be read.
     """
-    status = read_manifest(folder).status
+    manifest = read_manifest(folder)
+    status = manifest.status
     reason = ""
     if status == "running":
         reason = f"in process {holder(folder)}"
@@ -64,4 +68,5 @@ def outcome(folder: Path, config: Config) -> Outcome:
     seconds = [last.get(f"time/{phase}_seconds", math.nan) for phase in ("rollout", "update")]
     score = last.get("eval/validation/success", math.nan)
     speed = last.get("time/transitions_per_second", math.nan)
-    return Outcome(folder, config, status, reason, score, sum(seconds), speed)
+    findings = [text.partition(":")[0] for text in manifest.extra.get("findings", [])]
+    return Outcome(folder, config, status, reason, score, sum(seconds), speed, findings)

@@ -1,7 +1,7 @@
 """``python -m grpo_bench.tables results=FOLDER out=FOLDER``: records in, tables out.
 
 Writes summary, accuracy, speed and memory as Markdown, CSV and LaTeX, and prints what fits on the
-screen. The same records give the same bytes.
+screen. The same records give the same bytes. ``reference=ALGO`` chooses what is compared with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how w
 TEXT_WIDTH = 20  # of a name on the screen; a longer one is folded
 GAP = 2  # characters between columns
 SPARE = {  # what a narrow screen leaves out, the first first
-    "summary": ("static mem ×", "PPO success", "peak mem ×"),
+    "summary": ("static mem ×", "{reference} success", "peak mem ×"),
     "accuracy": (
         *("test reward", "normalised", "k transitions", "well formed", "validation success"),
         "start",
@@ -41,13 +41,14 @@ SPARE = {  # what a narrow screen leaves out, the first first
 }
 
 
-def make_tables(results: Path) -> dict[str, pd.DataFrame]:
-    """The tables of all records under a folder, by name, in numbers.
+def make_tables(results: Path, reference: str | None = None) -> dict[str, pd.DataFrame]:
+    """The tables of all records under a folder, by name, in numbers; see ``build_tables``.
 
     Raises:
         FileNotFoundError: there is no run in it.
+        ValueError: there is no run of ``reference``.
     """
-    return build_tables(load_results(results))
+    return build_tables(load_results(results), reference)
 
 
 def write_tables(tables: dict[str, pd.DataFrame], out: Path) -> None:
@@ -89,7 +90,7 @@ def fit(name: str, shown: pd.DataFrame, width: int) -> tuple[pd.DataFrame, list[
         shown = shown.drop(columns="budget")
     left_out: list[str] = []
     shown = shown.assign(algo=[textwrap.fill(name, TEXT_WIDTH) for name in shown["algo"]])
-    for title in SPARE[name]:
+    for title in (spare.format_map(about) for spare in SPARE[name]):
         if sum(column_width(shown[t]) + GAP for t in shown.columns) - GAP <= width:
             break
         if title in shown.columns:
@@ -130,8 +131,8 @@ def main(config: DictConfig) -> None:
     results = Path(config.results)
     out = results / "tables" if config.out is None else Path(config.out)
     try:
-        tables = make_tables(results)
-    except FileNotFoundError as error:
+        tables = make_tables(results, config.reference)
+    except (FileNotFoundError, ValueError) as error:
         raise SystemExit(str(error)) from None
     write_tables(tables, out)
     print_tables(tables)

@@ -8,7 +8,9 @@ A block stands between two lines, and the script owns what is in it:
     <!-- table: default/summary -->
     <!-- end -->
 
-is the table ``summary`` made from the records in ``results/reference/default``.
+is the table ``summary`` made from the records in ``results/reference/default``. A folder that holds
+tables instead of records, as ``python -m grpo_bench.oracle`` and the benchmarks write them, gives
+its files as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Blocks = Callable[[str, str], str]  # records and table to Markdown
 
 
 def blocks(root: Path) -> Blocks:
-    """What makes the Markdown of a table; each folder of records is read once.
+    """What makes the Markdown of a table, or finds it; each folder of records is read once.
 
     Raises (when called):
         FileNotFoundError: there are no such records.
@@ -39,6 +41,9 @@ def blocks(root: Path) -> Blocks:
     tables = cache(lambda records: make_tables(root / RECORDS / records))
 
     def made(records: str, table: str) -> str:
+        written = root / RECORDS / records / f"{table}.md"
+        if written.exists():
+            return written.read_text(encoding="utf-8")
         if table not in tables(records):
             raise ValueError(f"no table {table!r}: expected one of {', '.join(tables(records))}")
         return block(display(table, tables(records)[table]))

@@ -13,6 +13,7 @@ from grpo_bench.records import claim, plan
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "# Title\n\n<!-- table: {} -->\nold\n<!-- end -->\n\nText | text.\n"
+RECORDS = Path("results") / "reference" / "small"
 ORIGIN = Provenance(
     commit="0123456789abcdef",
     dirty=False,
@@ -41,7 +42,7 @@ script = load_script()
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A checkout with two runs in results/reference/small and a README with an old block."""
-    records = tmp_path / "results" / "reference" / "small"
+    records = tmp_path / RECORDS
     for algo, success in [("ppo", 0.5), ("grpo", 0.75)]:
         names = {"env": {"name": "vlm"}, "algo": {"name": algo}, "budget": {"name": "smoke"}}
         config = {**names, "seed": 1}
@@ -70,6 +71,31 @@ def test_a_block_is_replaced_and_nothing_else(root: Path) -> None:
     assert script.main(["--check"], root=root) == 0
     assert script.main([], root=root) == 0
     assert (root / "README.md").read_text() == text
+
+
+def test_a_block_of_records_without_ppo_is_beside_grpo(root: Path) -> None:
+    (ppo,) = (root / RECORDS).glob("vlm/ppo/*/manifest.json")
+    names = {"name": "rloo", "kind": "grpo"}
+    config = {"env": {"name": "vlm"}, "algo": names, "budget": {"name": "smoke"}, "seed": 1}
+    (ppo.parents[1]).rename(root / "elsewhere")
+    run = claim(plan(root / RECORDS, config), config, seeds={}, provenance=ORIGIN)
+    assert run is not None
+    run.log(100, 1, 1.0, 1, {"eval/test/success": 0.25})
+    run.finish()
+    assert script.main([], root=root) == 0
+    text = (root / "README.md").read_text()
+    assert "\n**Summary: each algorithm beside grpo**\n\n|env|" in text
+    assert "|vlm|smoke |rloo|1/1|   0.25|        0.75|" in text
+
+
+def test_a_table_that_a_command_has_written_stands_as_it_is(root: Path) -> None:
+    (root / "results" / "reference" / "oracle").mkdir()
+    (root / "results" / "reference" / "oracle" / "kl.md").write_text("**KL**\n\n|a|\n|--|\n")
+    (root / "README.md").write_text(PAGE.format("oracle/kl"))
+    assert script.main(["--check"], root=root) == 1
+    assert script.main([], root=root) == 0
+    text = (root / "README.md").read_text()
+    assert text == PAGE.format("oracle/kl").replace("old\n", "**KL**\n\n|a|\n|--|\n")
 
 
 def test_one_changed_digit_fails(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ they make rows of their own, labelled by the settings in which they differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from grpo_bench.records import VOLATILE
 from grpo_bench.records.load import Results
 
-REFERENCE = "ppo"
+FAMILIES = ("grpo", "ppo")  # in the order of their rows
+ABSENT = object()  # as a setting: what a variant does not have
 START = "start/"  # prefix of a metric's first value, beside its last
 MACHINE = ["processor", "cores", "accelerator", "threads"]
 
@@ -28,6 +29,7 @@ class Group:
     runs: all that were planned.
     values: of those that ended ok, one row per run: seed, machine, and a column per metric with
         its last value in the record; NaN where a run does not have it.
+    is_reference: the others at its ``place`` are compared with it.
     """
 
     env: str
@@ -37,6 +39,12 @@ class Group:
     setting: str
     runs: pd.DataFrame
     values: pd.DataFrame
+    is_reference: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Environment, budget and other settings: what groups must share to be compared."""
+        return self.env, self.budget, self.setting
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """A metric of the runs that have it, one value per seed, (n,)."""
@@ -45,8 +53,27 @@ class Group:
         return self.values[metric].dropna().to_numpy(dtype=np.float64)
 
 
-def group_runs(results: Results) -> list[Group]:
-    """All groups: by environment, then budget, then GRPO's family, PPO's, the others."""
+def reference_algorithm(results: Results, chosen: str | None) -> str:
+    """The algorithm that the others are compared with: the chosen one, or without a choice ``ppo``
+    where there is a run of it and else ``grpo``.
+
+    Raises:
+        ValueError: there is no run of the chosen one.
+    """
+    algos = sorted(set(results.runs["algo"]))
+    if chosen is None:
+        return "ppo" if "ppo" in algos else "grpo"
+    if chosen not in algos:
+        raise ValueError(
+            f"reference={chosen}: expected an algorithm that has runs here: {', '.join(algos)}"
+        )
+    return chosen
+
+
+def group_runs(results: Results, reference: str) -> list[Group]:
+    """All groups: by environment, then budget, then GRPO's family, PPO's, the others, and the plain
+    one of a family first. Of the algorithm ``reference`` the only one of a place is the
+    reference there."""
     values = final_values(results)
     groups = []
     for (env, budget, algo), runs in results.runs.groupby(["env", "budget", "algo"]):
@@ -61,17 +88,18 @@ def group_runs(results: Results) -> list[Group]:
             settings = rows.sort_values("problem")["setting"]  # of one that can be read, if any
             ok = values[values.index.isin(rows["run"])]
             groups.append(Group(env, budget, algo, label, settings.iloc[0], rows, ok))
-    return sorted(groups, key=_order)
+    places = [group.place for group in groups if group.algo == reference]
+    marked = [
+        replace(g, is_reference=g.algo == reference and places.count(g.place) == 1) for g in groups
+    ]
+    return sorted(marked, key=_order)
 
 
 def reference_of(group: Group, groups: list[Group]) -> Group | None:
-    """The PPO that a group is measured against: same environment, budget and other settings.
-    None for PPO itself, and where there is none or more than one."""
-    if group.algo == REFERENCE:
+    """What a group is compared with. None for a reference itself, and where there is none."""
+    if group.is_reference:
         return None
-    place = (group.env, group.budget, group.setting)
-    found = [g for g in groups if g.algo == REFERENCE and (g.env, g.budget, g.setting) == place]
-    return found[0] if len(found) == 1 else None
+    return next((g for g in groups if g.is_reference and g.place == group.place), None)
 
 
 def pairs(
@@ -117,12 +145,13 @@ def _components(evaluations: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """For each variant the settings in which the variants differ: "" where there is only one."""
+    """For each variant its settings that the others do not share, without what it does not have:
+    "" where there is nothing to tell."""
     flat = {variant: _flat(config) for variant, config in configs.items()}
     keys = sorted({key for settings in flat.values() for key in settings})
-    differing = [k for k in keys if len({repr(s.get(k)) for s in flat.values()}) > 1]
+    differing = [k for k in keys if len({repr(s.get(k, ABSENT)) for s in flat.values()}) > 1]
     return {
-        variant: ", ".join(f"{k.removeprefix('algo.')}={s.get(k)}" for k in differing)
+        variant: ", ".join(f"{k.removeprefix('algo.')}={s[k]}" for k in differing if k in s)
         for variant, s in flat.items()
     }
 
@@ -141,6 +170,9 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _order(group: Group) -> tuple[Any, ...]:
-    families = ["grpo", REFERENCE]
-    family = next((i for i, name in enumerate(families) if group.algo.startswith(name)), 2)
-    return group.env, group.budget, family, group.algo, group.label
+    algos = [config["algo"] for config in group.runs["config"]]
+    # A record that cannot be read has no kind, and its name has to do.
+    kind = next((algo["kind"] for algo in algos if "kind" in algo), group.algo)
+    family = next((i for i, name in enumerate(FAMILIES) if kind.startswith(name)), len(FAMILIES))
+    is_variant = group.algo not in FAMILIES
+    return group.env, group.budget, family, is_variant, group.algo, group.label

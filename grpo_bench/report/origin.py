@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from itertools import starmap
 from typing import Any
 
 import pandas as pd
 
-from grpo_bench.report.comparison import REFERENCE, Group
+from grpo_bench.report.comparison import Group
 
 SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "numpy")
+_NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(e[+-]?\d+)?")  # no part of a name, such as k1
 
 
 def header(runs: pd.DataFrame) -> str:
@@ -34,8 +37,9 @@ def header(runs: pd.DataFrame) -> str:
     )
 
 
-def footnotes(groups: list[Group]) -> list[str]:
-    """The runs that are in the denominators only, and rows that nothing can be compared with."""
+def footnotes(groups: list[Group], reference: str) -> list[str]:
+    """The runs that are in the denominators only, rows that nothing can be compared with because
+    ``reference`` is there more than once, and what the doctor found."""
     notes = []
     for group in groups:
         place = f"{group.env}, {group.budget}, {group.label}"
@@ -47,10 +51,33 @@ def footnotes(groups: list[Group]) -> list[str]:
             notes.append(
                 f"Not in the means: {place}: seed {run.seed}, record skipped: {run.problem}"
             )
-    references = [(g.env, g.budget, g.setting) for g in groups if g.algo == REFERENCE]
-    for env, budget, _ in sorted({place for place in references if references.count(place) > 1}):
-        notes.append(f"{env}, {budget}: more than one {REFERENCE}, so nothing is compared with it")
-    return notes
+    rivals = {g.place for g in groups if g.algo == reference and not g.is_reference}
+    for env, budget, _ in sorted(rivals):
+        notes.append(f"{env}, {budget}: more than one {reference}, so nothing is compared with it")
+    return notes + _findings(groups)
+
+
+def _findings(groups: list[Group]) -> list[str]:
+    """Each finding once, as the first run has it, with where it was found. Texts that differ in
+    their numbers only are one finding; those of one short name may be of different faults."""
+    texts: dict[str, str] = {}
+    places: dict[str, dict[str, list[tuple[str, str]]]] = {}  # of each finding, by row: env, run
+    for group in groups:
+        for name, extra in zip(group.runs["run"], group.runs["extra"], strict=True):
+            for text in extra.get("findings", []):
+                key = _NUMBER.sub("#", text)
+                texts.setdefault(key, text)
+                places.setdefault(key, {}).setdefault(group.label, []).append((group.env, name))
+    return [
+        f"Finding in {' and '.join(starmap(_place, places[key].items()))}: {text}"
+        for key, text in texts.items()
+    ]
+
+
+def _place(label: str, found: list[tuple[str, str]]) -> str:
+    envs = ", ".join(dict.fromkeys(env for env, _ in found))
+    n = len({run for _, run in found})
+    return f"{label} ({envs}; {n} {'run' if n == 1 else 'runs'})"
 
 
 def _machine(run: pd.Series) -> str:

@@ -2,8 +2,9 @@
 others measure side by side.
 
 Where a column ``x`` has an interval, ``x_low`` and ``x_high`` stand beside it: the mean over seeds
-with its 95 % Student's t interval. Differences and ratios are paired by seed with ``REFERENCE``.
-A table's ``attrs`` hold ``caption``, ``header``, ``reading`` and ``footnotes`` (a list).
+with its 95 % Student's t interval. Differences and ratios are paired by seed with the reference.
+A table's ``attrs`` hold ``caption``, ``header``, ``reading``, ``footnotes`` (a list) and
+``reference``, the name of the algorithm compared with as texts have it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import pandas as pd
 
 from grpo_bench.records.load import Results
 from grpo_bench.report.comparison import (
-    REFERENCE,
     START,
     Group,
     group_runs,
     pairs,
+    reference_algorithm,
     reference_of,
 )
 from grpo_bench.report.origin import footnotes, header
+from grpo_bench.report.words import captions, in_text, readings
 from grpo_bench.stats import (
     Interval,
     mean_interval,
@@ -40,41 +42,37 @@ STATIC = COMPONENTS[:-1]  # what is there whatever the batch
 Row = dict[str, Any]
 
 
-def build_tables(results: Results) -> dict[str, pd.DataFrame]:
-    """``summary`` (unless there are runs of the reference only), ``accuracy``, ``speed`` and
-    ``memory``."""
-    groups = group_runs(results)
-    about = {"header": header(results.runs), "footnotes": footnotes(groups)}
-    makers: dict[str, tuple[Callable[[Group, Group | None], Row], str, str]] = {
-        "summary": (_summary, SUMMARY_CAPTION, SUMMARY_READING),
-        "accuracy": (_accuracy, ACCURACY_CAPTION, ACCURACY_READING),
-        "speed": (_speed, SPEED_CAPTION, SPEED_READING),
-        "memory": (_memory, MEMORY_CAPTION, MEMORY_READING),
+def build_tables(results: Results, reference: str | None = None) -> dict[str, pd.DataFrame]:
+    """``summary`` (unless all rows are references), ``accuracy``, ``speed`` and ``memory``.
+
+    Args:
+        reference: the algorithm to compare with; None: ``ppo``, or ``grpo`` without a run of that.
+
+    Raises:
+        ValueError: there is no run of ``reference``.
+    """
+    algo = reference_algorithm(results, reference)
+    groups = group_runs(results, algo)
+    about = {
+        "header": header(results.runs),
+        "footnotes": footnotes(groups, algo),
+        "reference": in_text(algo),
+    }
+    makers: dict[str, Callable[[Group, Group | None], Row]] = {
+        "summary": _summary,
+        "accuracy": _accuracy,
+        "speed": _speed,
+        "memory": _memory,
     }
     tables = {}
-    for name, (row, caption, reading) in makers.items():
-        rows = [g for g in groups if name != "summary" or g.algo != REFERENCE]
+    for name, row in makers.items():
+        rows = [g for g in groups if name != "summary" or not g.is_reference]
         if not rows:
             continue
         table = pd.DataFrame([_names(g) | row(g, reference_of(g, groups)) for g in rows])
-        table.attrs = about | {"caption": caption, "reading": reading}
+        table.attrs = about | {"caption": captions(algo)[name], "reading": readings(algo)[name]}
         tables[name] = table
     return tables
-
-
-INTERVALS = (
-    "[low, high]: 95 % Student's t interval over the seeds that ended ok, none where all are equal"
-)
-
-SUMMARY_CAPTION = "Summary: what GRPO trades against PPO"
-SUMMARY_READING = (
-    "ok: of the runs planned. Success: share of the test problems answered right. Verdict: on the "
-    "difference in success, paired by seed; needs: how many seeds would tell. ×: times PPO's, "
-    "geometric mean of pairs of one seed and equal machines; speed: transitions per second of "
-    "training, above 1 is faster; peak mem: the most that the process held; static mem: policy, "
-    "critic, reference, gradients and optimiser state, below 1 is less. "
-    f"{INTERVALS}; of shares cut at 0 and 1."
-)
 
 
 def _summary(group: Group, reference: Group | None) -> Row:
@@ -86,15 +84,6 @@ def _summary(group: Group, reference: Group | None) -> Row:
         **_ratio("speed_ratio", group, reference, RATE),
         **_memory_ratios(group, reference),
     }
-
-
-ACCURACY_CAPTION = "Accuracy: GRPO beside PPO"
-ACCURACY_READING = (
-    "k: thousand. Start: success of the policy before training, on validation. Normalised: 0 is "
-    "random, 1 is perfect reward on test. Difference: success on test minus PPO's, paired by seed; "
-    "no winner is named where its interval holds 0; needs: how many seeds would tell. "
-    f"{INTERVALS}; of success, a share, cut at 0 and 1."
-)
 
 
 def _accuracy(group: Group, reference: Group | None) -> Row:
@@ -123,17 +112,17 @@ def _normalised(group: Group) -> np.ndarray:
 def _compared(group: Group, reference: Group | None) -> Row:
     """Difference to the reference in success on test, and what can be said about it."""
     if reference is None:
-        is_it = group.algo == REFERENCE
-        return _columns("difference", NOTHING) | {"verdict": "reference" if is_it else ""}
+        word = "reference" if group.is_reference else ""
+        return _columns("difference", NOTHING) | {"verdict": word}
     mine, its = pairs(group, reference, TEST_SUCCESS, same_machine=False)
     interval = paired_difference_interval(mine, its)
     seeds = seeds_to_tell(group.column(TEST_SUCCESS), reference.column(TEST_SUCCESS))
     return _columns("difference", interval) | {
-        "verdict": verdict(group.algo, interval, len(mine), seeds)
+        "verdict": verdict(group.algo, reference.algo, interval, len(mine), seeds)
     }
 
 
-def verdict(algo: str, interval: Interval, n: int, seeds: float) -> str:
+def verdict(algo: str, reference: str, interval: Interval, n: int, seeds: float) -> str:
     """Who is better, given the interval of algo's lead over n pairs; if that cannot be told, how
     many seeds would (more than n in any case)."""
     if n == 0:
@@ -141,21 +130,12 @@ def verdict(algo: str, interval: Interval, n: int, seeds: float) -> str:
     if interval.low > 0:
         return f"{algo} better"
     if interval.high < 0:
-        return f"{REFERENCE} better"
+        return f"{reference} better"
     if interval.low == interval.high == 0:
         return "equal"
     if not math.isfinite(seeds):
         return "cannot tell"
     return f"cannot tell (needs {max(round(seeds), n + 1):,})"
-
-
-SPEED_CAPTION = "Speed: GRPO beside PPO, wall time of training alone"
-SPEED_READING = (
-    "k transitions/s: thousand transitions per second of training (rollout and update; set-up, "
-    "warm-up and evaluation are apart). s: seconds, means over the seeds that ended ok. Ratio: to "
-    "PPO's transitions per second, geometric mean paired by seed on equal machines; above 1 is "
-    f"faster than PPO. {INTERVALS}."
-)
 
 
 def _speed(group: Group, reference: Group | None) -> Row:
@@ -166,15 +146,6 @@ def _speed(group: Group, reference: Group | None) -> Row:
         **{f"{part}_seconds": _mean(group, f"time/{part}_seconds") for part in parts},
         **_ratio("ratio", group, reference, RATE),
     }
-
-
-MEMORY_CAPTION = "Memory: GRPO beside PPO, one fresh process per run"
-MEMORY_READING = (
-    "Peak: the most that the process held (on a card: the allocator's peak); growth: how far "
-    "training raised that above what was held when it began. 1 MB is 1e6 bytes, 1 KB is 1e3. "
-    "Static: policy, critic, reference, gradients and optimiser state. Ratios: to PPO's, geometric "
-    f"mean paired by seed on equal machines; below 1 is less than PPO. {INTERVALS}."
-)
 
 
 def _memory(group: Group, reference: Group | None) -> Row:

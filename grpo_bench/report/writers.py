@@ -56,10 +56,11 @@ def verdict(text: str) -> str:
     return text.replace(" (", "\n(") or ABSENT
 
 
+# ``{reference}`` in a title is the name of the algorithm compared with.
 COLUMNS: dict[str, list[Column]] = {
     "summary": [
         Column("success", "test_success", hundredths, interval=True, share=True),
-        Column("PPO success", "reference_success", hundredths, interval=True, share=True),
+        Column("{reference} success", "reference_success", hundredths, interval=True, share=True),
         Column("verdict", "verdict", verdict),
         Column("speed ×", "speed_ratio", ratio, interval=True),
         Column("peak mem ×", "peak_ratio", ratio, interval=True),
@@ -73,7 +74,7 @@ COLUMNS: dict[str, list[Column]] = {
         Column("well formed", "well_formed", share),
         Column("test reward", "test_reward", share, interval=True),
         Column("normalised", "normalised", share, interval=True),
-        Column("difference to PPO", "difference", difference, interval=True),
+        Column("difference to {reference}", "difference", difference, interval=True),
         Column("verdict", "verdict", verdict),
     ],
     "speed": [
@@ -84,7 +85,7 @@ COLUMNS: dict[str, list[Column]] = {
         Column("set-up s", "setup_seconds", significant),
         Column("warm-up s", "warmup_seconds", significant),
         Column("evaluation s", "evaluation_seconds", significant),
-        Column("ratio to PPO", "ratio", ratio, interval=True),
+        Column("ratio to {reference}", "ratio", ratio, interval=True),
     ],
     "memory": [
         Column("peak MB", "peak_bytes", in_units(1e6), interval=True),
@@ -109,7 +110,7 @@ def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
     for column in COLUMNS[name]:
         cells = [column.cell(row) for _, row in table.iterrows()]
         if set(cells) != {ABSENT}:
-            shown[column.title] = cells
+            shown[column.title.format_map(table.attrs)] = cells
     shown.attrs = table.attrs
     return shown
 
@@ -135,7 +136,7 @@ def _grid(shown: pd.DataFrame) -> str:
     bars: ten columns would be twenty characters wider."""
     titles = list(shown.columns)
     rows = [[cell.replace("|", "\\|") for cell in line] for line in _lines(shown)]
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    widths = [max(2, *map(len, column)) for column in zip(titles, *rows, strict=True)]  # ":-"
     left = [title in TEXT_COLUMNS for title in titles]
 
     def line(cells: list[str]) -> str:
