@@ -55,6 +55,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("numpy", "torch", "gymnasium", "stable_baselines3"),
         *("grpo_envs", "grpo_bench.seeds", "grpo_bench.vec_env"),
     },
+    "grpo_bench.enumeration": {
+        *("numpy", "torch", "pandas", "stable_baselines3"),
+        *("grpo_bench.grpo", "grpo_bench.report"),
+    },
 }
 PURE = ["advantages.py", "objectives.py"]  # of grpo_bench/grpo: tensors in, tensors out
 
