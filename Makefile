@@ -1,5 +1,5 @@
-# `make` alone says what there is. Everything runs in .venv, which is made at the first call and
-# brought up to date when pyproject.toml or constraints.txt has changed.
+# `make` alone says what there is. Everything runs in .venv (`make peers` in .venv-peers), which is
+# made at the first call and brought up to date when pyproject.toml or constraints.txt has changed.
 
 PYTHON ?= python3
 RESULTS ?= results/runs
@@ -10,13 +10,14 @@ VENV_FLAGS ?=
 CONSTRAINTS ?= -c constraints.txt
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
+PEERS := .venv-peers
 
 # Small networks: more threads only stall them, and the processes would fight for the cores.
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench tables test lint pytest benchmarks gpu clean
+.PHONY: help bench tables test lint pytest peers benchmarks gpu clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +38,11 @@ lint: $(READY) ## ruff (rules and format) and mypy
 pytest: $(READY) ## The tests alone, on all cores
 	$(RUN) -m pytest -n auto
 
+# The import: without TRL its tests are skipped, which must not pass for parity.
+peers: $(PEERS)/ready ## Parity with TRL, in an environment of its own
+	$(PEERS)/bin/python -c 'import trl'
+	$(PEERS)/bin/python -m pytest tests/peers
+
 benchmarks: $(READY) ## Speed and memory of the parts, on this machine
 	set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(RUN) $$script; done
 
@@ -44,16 +50,18 @@ gpu: $(READY) ## Tests that need a CUDA device, then a short comparison on it
 	$(RUN) -m pytest -m gpu
 	$(RUN) -m grpo_bench.run -m seed=1 budget=smoke device=cuda results=$(RESULTS)
 
-clean: ## Remove .venv, build outputs and caches; records stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove the environments, build outputs and caches; records stay
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+$(READY): EXTRAS := dev
+$(PEERS)/ready: EXTRAS := dev,peers
+$(READY) $(PEERS)/ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "$(PYTHON) is not there: set PYTHON to a Python of 3.11 or later" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "grpo-bench needs Python 3.11 or later, and $(PYTHON) is" \
 	    "$$($(PYTHON) --version 2>&1): try make PYTHON=python3.11" >&2; exit 1; }
-	test -x $(RUN) || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
-	$(RUN) -m pip install --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(VENV_FLAGS) $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	@touch $@
