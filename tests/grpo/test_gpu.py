@@ -37,9 +37,18 @@ def make(name, device, **settings):
     )
 
 
+OPTIONS = {
+    "exact": {"kl": "exact", "kl_coef": 0.1},
+    "refills": {"max_refills": 2, "mask_truncated": True, "clip_dual": 3.0, "ent_coef": 0.01},
+    "process": {"supervision": "process", "surrogate": "cispo", "ent_coef": 0.01},
+    "moving": {"kl": "k1_reward", "kl_coef": 0.1, "ref_update_interval": 1, "ref_tau": 0.5},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", HOMES)
-def test_it_learns_on_the_device(name):
-    model = make(name, "cuda", kl="exact", kl_coef=0.1, n_epochs=2, batch_size=16)
+def test_it_learns_on_the_device(name, options):
+    model = make(name, "cuda", n_epochs=2, batch_size=16, **options)
     before = parameters(model)
     model.learn(400)
     assert before.device.type == parameters(model).device.type == "cuda"
