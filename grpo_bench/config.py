@@ -81,8 +81,9 @@ TEXT: Rule = ("a name", lambda value: isinstance(value, str) and value != "")
 COUNT: Rule = ("a whole number, more than 0", _is_size)
 SEED: Rule = ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)
 RATE: Rule = ("a number, more than 0", lambda value: _is_number(value) and value > 0)
+FLAG: Rule = ("true or false", lambda value: isinstance(value, bool))
 SETTING: Rule = (
-    "a number, true, false or null",
+    "a number, true, false or null (only an option that chooses by name takes text: spelt right?)",
     lambda value: value is None or isinstance(value, bool) or _is_number(value),
 )
 
@@ -123,6 +124,7 @@ RULES: dict[str, Rule] = {
         )
     },
     "algo.nan_reward": TEXT,
+    **{f"algo.{name}": FLAG for name in ("mask_truncated", "mixed_start")},
     "algo.*": SETTING,
     "timeout_s": (
         "a number of seconds, more than 0, or null",

@@ -29,7 +29,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     out: Path = command.parse_args(arguments).out
     torch.set_num_threads(1)  # small tensors: more threads only stall them
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out {out}: expected a folder ({error})") from None
     for name, make in TABLES.items():
         _progress(name)
         table = make()

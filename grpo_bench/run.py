@@ -55,6 +55,9 @@ def main(config: DictConfig) -> float:
     hydra_config = HydraConfig.get()
     if hydra_config.mode is RunMode.MULTIRUN and hydra_config.job.num == 0:
         print(ONE_PROCESS)
+    sweep = hydra_config.runtime.choices.get("experiment")
+    if sweep and hydra_config.mode is RunMode.RUN:
+        raise SystemExit(f"experiment={sweep} is a sweep: expected -m beside it")
     try:
         settings = resolved(config)
         check(settings)

@@ -48,8 +48,9 @@ def group_advantages(
         valid = torch.ones_like(rewards, dtype=torch.bool)
     rewards = torch.where(valid, rewards, torch.zeros_like(rewards))
     _check_finite(rewards)
-    advantages = find_baseline(baseline)(rewards, valid, ddof, eps)
-    return torch.where(valid, advantages, torch.zeros_like(advantages))
+    # in float64, where the squares of large and of tiny deviations still exist
+    advantages = find_baseline(baseline)(rewards.double(), valid, ddof, eps)
+    return torch.where(valid, advantages, 0.0).to(rewards.dtype)
 
 
 def process_advantages(
@@ -147,7 +148,7 @@ def batch_mean_std(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Ten
 
 
 def group_mean_batch_std(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor:
-    """A_i = (r_i - mean(r)) / (std(all r) + eps). REINFORCE++-baseline (arXiv 2501.03262)."""
+    """A_i = (r_i - mean(r)) / (std(all r) + eps). Lite PPO (arXiv 2508.08221)."""
     centred = group_mean(rewards, valid, ddof, eps)
     return _divide(centred, group_std(rewards.reshape(1, -1), valid.reshape(1, -1), ddof) + eps)
 

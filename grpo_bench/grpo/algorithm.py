@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -52,7 +53,8 @@ class GRPO(GroupAlgorithm):
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy`` or an ``ActorPolicy`` class.
         env: an id, a Gymnasium environment, a Gymnasium ``VectorEnv`` or an SB3 ``VecEnv``. With
             one sub-environment a group's members run one after another; otherwise groups are laid
-            over the sub-environments.
+            over the sub-environments. Members that have ended wait, and wrappers see them wait:
+            ``VecNormalize`` counts what it sees of them in its statistics.
         learning_rate: a number, or a function of the remaining progress (1 to 0).
         group_size: G, at least 2.
         n_problems: groups per iteration. None: 32, or as many as fill the sub-environments.
@@ -181,6 +183,7 @@ class GRPO(GroupAlgorithm):
         check_settings(vars(self))
 
     def _setup_model(self) -> None:
+        self._check_settings()  # of a loaded model, whose arguments came after the constructor
         super()._setup_model()
         self.clip_schedule = FloatSchedule(self.clip_range)
         self.clip_high_schedule = FloatSchedule(
@@ -190,7 +193,10 @@ class GRPO(GroupAlgorithm):
             self.reference = frozen_copy(self.policy)
 
     def _before_training(self) -> None:
-        self.doctor.examine_settings(self.kl, self.kl_coef)
+        assert self.n_problems is not None
+        episodes = self.n_problems * self.group_size
+        steps = self.n_epochs * episodes // (self.batch_size or episodes)
+        self.doctor.examine_settings(self.kl, self.kl_coef, steps)
         if self.reference is not None and self._n_updates == 0:
             self.reference.load_state_dict(self.policy.state_dict())  # "before training" is now
 
@@ -276,10 +282,21 @@ class GRPO(GroupAlgorithm):
         if self.ref_update_interval and self._n_iterations % self.ref_update_interval == 0:
             assert self.reference is not None
             follow(self.reference, self.policy, self.ref_tau)
-        for name, value in log.means().items():
+        means = log.means()
+        for name, value in means.items():
             self.logger.record(f"train/{name}", value)
+        if not math.isfinite(means.get("grad_norm", 0.0)):
+            raise FloatingPointError(
+                f"loss {means['loss']}, gradient norm {means['grad_norm']} after {self._n_updates} "
+                "steps: the weights are lost; take a lower learning_rate or kl_coef, or a smaller "
+                "max_grad_norm"
+            )
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/clip_range", clip.low)
+        if self.clip_range_high is not None:
+            self.logger.record("train/clip_range_high", clip.high)
+        if hasattr(self.policy, "log_std"):
+            self.logger.record("train/std", self.policy.log_std.exp().mean().item())
 
     # -- the pieces of an update ------------------------------------------------------------------
 
@@ -306,7 +323,7 @@ class GRPO(GroupAlgorithm):
             advantages = advantages + penalty.view(*valid.shape, *[1] * (advantages.dim() - 2))
         if self.mask_truncated:
             rollout.mask &= ~rollout.truncated[:, None]
-        return advantages
+        return advantages.to(rollout.old_logp.dtype)
 
     def _valid(self, rollout: Rollout) -> Tensor:
         """Which returns are finite, (n_problems, group_size); the others are an error, or out."""

@@ -31,16 +31,21 @@ class Doctor:
         self.findings: dict[str, str] = {}  # by short name
         self.flat_updates = 0  # in a row
 
-    def examine_settings(self, kl: str, kl_coef: float) -> None:
-        """Before training: a KL form that does not keep the policy near the reference."""
+    def examine_settings(self, kl: str, kl_coef: float, steps: int) -> None:
+        """Before training: a KL form that does not keep the policy near the reference.
+
+        Args:
+            steps: gradient steps on each rollout.
+        """
         if kl == "none" or not kl_coef:
             return
         remedy = "use kl='exact' where the action distribution can be enumerated, else 'k1_reward'"
+        pushes = f", and after the first of {steps} steps on a rollout it pushes the policy away"
         if FORMS[kl].gradient == "zero":
             self.tell(
                 "kl form",
                 f"kl={kl!r} has an expected gradient of zero, so kl_coef={kl_coef} adds noise and "
-                f"holds nothing back; {remedy}",
+                f"holds nothing back{pushes if kl == 'k1' and steps > 1 else ''}; {remedy}",
             )
         elif FORMS[kl].gradient == "opposite":
             self.tell(
@@ -86,8 +91,8 @@ class Doctor:
             remedy = solved if success_rate == 1 else hopeless
         self.tell(
             "no spread",
-            f"in {self.flat_updates} updates in a row no group had rewards that differ, so they "
-            f"taught nothing; {remedy}",
+            f"in {self.flat_updates} updates in a row the rewards gave every rollout the same "
+            f"advantage, so they taught nothing; {remedy}",
         )
 
     def examine_update(self, log: UpdateLog, first: bool) -> None:

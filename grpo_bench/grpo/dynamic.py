@@ -40,9 +40,10 @@ def refilled(play: Play, n_problems: int, max_refills: int, spread_tol: float) -
 
 def without_outcome_spread(rollout: Rollout, tol: float) -> Tensor:
     """Groups whose outcomes have a standard deviation of at most ``tol``, (n_problems,) bool. Of
-    outcomes that are not finite nothing is said: such a group is kept."""
+    outcomes or returns that are not finite nothing is said: such a group is kept, for the update
+    to tell of it."""
     outcomes = rollout.outcomes
-    finite = torch.isfinite(outcomes)
+    finite = torch.isfinite(outcomes) & torch.isfinite(rollout.returns)
     close = group_std(outcomes, finite).squeeze(1) <= tol
     # equal outcomes, too: the deviation of seven times 0.1 is not 0 but a rounding
     return finite.all(dim=1) & (close | without_spread(outcomes))

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from grpo_bench.grpo.distributions import LogSoftmaxDistribution
 
+LARGEST_LOG = 20.0  # of a ratio of probabilities
+
 Term = Callable[[Tensor, Tensor, Tensor], Tensor]  # (logp, ref_logp, old_logp), all of one shape
 
 
@@ -41,7 +43,7 @@ def k2(logp: Tensor, ref_logp: Tensor) -> Tensor:
 def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """exp(-x) - 1 + x. Unbiased and never negative as an estimate; as a loss term its gradient is
     that of the reverse direction KL(pi_ref || pi). DeepSeekMath (arXiv 2402.03300), eq. 4."""
-    x = logp - ref_logp
+    x = (logp - ref_logp).clamp(min=-LARGEST_LOG)  # exp(-x) would overflow
     return torch.expm1(-x) + x  # exp(-x) - 1 loses x^2 / 2 to rounding near the reference
 
 
@@ -76,7 +78,7 @@ ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def k3_ratio(logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> Tensor:
     """rho (exp(-x) - 1 + x) with rho = pi(a) / pi_old(a), both differentiated: its expectation over
     pi_old is KL(pi || pi_ref), so its gradient is right off-policy too (arXiv 2505.17508)."""
-    return torch.exp(logp - old_logp) * k3(logp, ref_logp)
+    return (logp - old_logp).clamp(max=LARGEST_LOG).exp() * k3(logp, ref_logp)
 
 
 def _of_sample(estimator: Callable[[Tensor, Tensor], Tensor]) -> Term:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+LARGEST_LOG = 20.0  # of a ratio
 
 
 class PolicyLoss(NamedTuple):
@@ -138,9 +139,14 @@ RATIOS: dict[str, Ratio] = {"token": token_ratio, "sequence": sequence_ratio}
 
 
 def importance_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, ratio: str) -> Tensor:
-    """rho by a name in ``RATIOS``, (n_rollouts, length); 1 outside the mask."""
+    """rho by a name in ``RATIOS``, (n_rollouts, length); 1 outside the mask.
+
+    Its logarithm is held within ``LARGEST_LOG``, far outside any clip: an overflow would make the
+    gradient of a token that the clip has set to 0 not 0 but NaN.
+    """
     log_ratio = torch.where(mask, logp - old_logp, torch.zeros_like(logp))
-    return _named("ratio", ratio, RATIOS)(log_ratio, mask).exp()
+    log_rho = _named("ratio", ratio, RATIOS)(log_ratio, mask)
+    return log_rho.clamp(-LARGEST_LOG, LARGEST_LOG).exp()
 
 
 # -- aggregations: (lengths, number of rollouts, max_len) -> one over the weight of each token -----

@@ -45,8 +45,10 @@ class Rollout:
 
     @property
     def returns(self) -> Tensor:
-        """Undiscounted sum of rewards of each group's members, (n_problems, group_size)."""
-        return self.rewards.sum(dim=1).view(-1, self.group_size)
+        """Undiscounted sum of rewards of each group's members, (n_problems, group_size) float64:
+        in float32 equal returns earned in another order would differ by rounding, and a group
+        without spread would be taken for one that has some."""
+        return self.rewards.double().sum(dim=1).view(-1, self.group_size)
 
     @property
     def outcomes(self) -> Tensor:
@@ -54,7 +56,7 @@ class Rollout:
         the environment says it of every member, else the returns."""
         if np.isnan(self.success).any():
             return self.returns
-        return self.rewards.new_tensor(self.success).view(-1, self.group_size)
+        return torch.as_tensor(self.success, device=self.rewards.device).view(-1, self.group_size)
 
 
 # Told after each vector step: how many transitions it made, and the locals for SB3's callbacks.

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from grpo_bench.grpo.advantages import DIVIDING, STEP_BASELINES, WITHIN_GROUP, find_baseline
+from grpo_bench.grpo.advantages import BASELINES, DIVIDING, STEP_BASELINES, WITHIN_GROUP
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "baseline": tuple(BASELINES),
+    "surrogate": tuple(SURROGATES),
+    "ratio": tuple(RATIOS),
+    "aggregation": tuple(AGGREGATIONS),
+    "supervision": ("outcome", "process"),
+    "kl": ("none", *FORMS),
+    "nan_reward": ("error", "drop"),
+}
 
 
 def check_settings(s: Mapping[str, Any]) -> None:
@@ -30,25 +40,26 @@ def _check_values(s: Mapping[str, Any]) -> None:
     for name in ("n_problems", "batch_size", "max_len", "ref_update_interval"):
         if s[name] is not None:
             _whole(name, s[name], 1)
-    find_baseline(s["baseline"])
-    _one_of("surrogate", s["surrogate"], SURROGATES)
-    _one_of("ratio", s["ratio"], RATIOS)
-    _one_of("aggregation", s["aggregation"], AGGREGATIONS)
-    _one_of("supervision", s["supervision"], ("outcome", "process"))
-    _one_of("kl", s["kl"], ("none", *FORMS))
-    _one_of("nan_reward", s["nan_reward"], ("error", "drop"))
-    if s["ddof"] not in (0, 1):
+    for name, allowed in CHOICES.items():
+        if s[name] not in allowed:
+            raise ValueError(f"{name}={s[name]!r}: expected one of {', '.join(allowed)}")
+    if type(s["ddof"]) is not int or s["ddof"] not in (0, 1):
         raise ValueError(f"ddof={s['ddof']}: expected 0 (population) or 1 (Bessel)")
+    for name in ("mask_truncated", "mixed_start"):
+        if type(s[name]) is not bool:
+            raise ValueError(f"{name}={s[name]!r}: expected True or False")
     for name in ("eps", "kl_coef", "ent_coef", "spread_tol"):
-        if not 0 <= s[name] < math.inf:
+        if not _is_number(s[name]) or not 0 <= s[name] < math.inf:
             raise ValueError(f"{name}={s[name]}: expected a finite number, 0 or more")
     for name in ("clip_range", "clip_range_high", "max_grad_norm"):
         value = s[name]
-        if value is not None and not callable(value) and not value > 0:
-            raise ValueError(f"{name}={value}: expected more than 0")
-    if s["clip_dual"] is not None and not s["clip_dual"] > 1:
+        schedule = name != "max_grad_norm" and callable(value)
+        absent = name == "clip_range_high" and value is None
+        if not (schedule or absent or (_is_number(value) and value > 0)):
+            raise ValueError(f"{name}={value}: expected a number, more than 0")
+    if s["clip_dual"] is not None and not (_is_number(s["clip_dual"]) and s["clip_dual"] > 1):
         raise ValueError(f"clip_dual={s['clip_dual']}: expected more than 1, or none")
-    if not 0 < s["ref_tau"] <= 1:
+    if not _is_number(s["ref_tau"]) or not 0 < s["ref_tau"] <= 1:
         raise ValueError(f"ref_tau={s['ref_tau']}: expected more than 0, at most 1")
 
 
@@ -86,6 +97,11 @@ def _combinations(s: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
         f"alike teaches something: expected 0, or a baseline among {', '.join(WITHIN_GROUP)}",
     )
     yield (
+        s["max_refills"] > 0 and s["supervision"] == "process",
+        f"max_refills={s['max_refills']} with supervision='process': a group whose outcomes are "
+        "all alike still teaches by its steps; expected 0, or supervision='outcome'",
+    )
+    yield (
         s["spread_tol"] > 0 and s["max_refills"] == 0,
         f"spread_tol={s['spread_tol']} with max_refills=0: nothing is refilled that it would judge",
     )
@@ -117,11 +133,11 @@ def check_spaces(action_space: spaces.Space[Any]) -> None:
         raise ValueError(f"action space {action_space}: expected one row, so flatten it")
 
 
-def _whole(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int | np.integer) or value < least:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least:
         raise ValueError(f"{name}={value}: expected a whole number, at least {least}")
-
-
-def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")

@@ -28,7 +28,7 @@ def test_no_finding_in_a_preset(tmp_path: Path, env: str, name: str) -> None:
         assert isinstance(model, GRPO)
         if name == "grpo_tutorial":
             with pytest.warns(DoctorWarning, match="^kl form: kl='tutorial'"):
-                model.doctor.examine_settings(model.kl, model.kl_coef)
+                model.doctor.examine_settings(model.kl, model.kl_coef, steps=1)
         model.learn(600)
     assert set(model.doctor.findings) == ({"kl form"} if name == "grpo_tutorial" else set())
 

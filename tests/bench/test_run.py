@@ -259,3 +259,12 @@ def test_an_unknown_key_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "sede" in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_an_experiment_is_a_sweep(tmp_path: Path) -> None:
+    done = command(tmp_path, "experiment=ablation")
+    assert (
+        done.returncode == 1
+        and done.stderr == "experiment=ablation is a sweep: expected -m beside it\n"
+    )
+    assert not (tmp_path / "runs").exists()

@@ -320,3 +320,13 @@ def test_return_penalty():
     whole = group_advantages(rewards - 0.3 * penalties, "rloo", valid=valid)
     parts = group_advantages(rewards, "rloo", valid=valid) + 0.3 * return_penalty(penalties, valid)
     torch.testing.assert_close(whole, parts)
+
+
+@pytest.mark.parametrize("baseline", [*WITHIN_GROUP, "batch"])
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e37])
+def test_rewards_of_any_size_in_float32(baseline, size):
+    """Their squares do not exist in float32."""
+    rewards = torch.tensor([[0.0, 1.0, 2.0, 5.0]])
+    scaled = group_advantages(rewards * size, baseline, eps=0.0)
+    factor = size if baseline in ("group_mean", "rloo") else 1.0
+    torch.testing.assert_close(scaled / factor, group_advantages(rewards, baseline, eps=0.0))

@@ -37,6 +37,16 @@ from grpo_bench.grpo.settings import check_settings
         ({"kl": "k3", "kl_coef": -1.0}, r"kl_coef=-1\.0: "),
         ({"ent_coef": -0.1}, r"ent_coef=-0\.1: "),
         ({"clip_range": 0.0}, r"clip_range=0\.0: "),
+        ({"clip_range": None}, "clip_range=None: expected a number, more than 0"),
+        ({"clip_range": "linear"}, "clip_range=linear: expected a number"),
+        ({"max_grad_norm": None}, "max_grad_norm=None: expected a number, more than 0"),
+        ({"max_grad_norm": lambda progress: 1.0}, "max_grad_norm=.*expected a number"),
+        ({"n_epochs": True}, "n_epochs=True: expected a whole number"),
+        ({"ddof": True}, "ddof=True: expected 0"),
+        ({"kl": "k3", "kl_coef": True}, "kl_coef=True: expected a finite number"),
+        ({"kl": "k3", "kl_coef": "much"}, "kl_coef=much: expected a finite number"),
+        ({"mask_truncated": 3}, "mask_truncated=3: expected True or False"),
+        ({"mixed_start": "no"}, "mixed_start='no': expected True or False"),
         ({"clip_range": float("nan")}, "clip_range=nan: "),
         ({"clip_range_high": -0.1}, r"clip_range_high=-0\.1: "),
         ({"max_grad_norm": 0}, "max_grad_norm=0: "),
@@ -88,6 +98,10 @@ REFUSED = [
         )
         for name in ("batch", "none")
     ),
+    (
+        {"max_refills": 1, "supervision": "process"},
+        "max_refills=1 with supervision='process': .*teaches by its steps; expected 0",
+    ),
     ({"spread_tol": 0.1}, r"spread_tol=0\.1 with max_refills=0: nothing is refilled"),
     ({"kl_coef": 0.1}, r"kl_coef=0\.1 with kl='none': choose a form among exact, k1"),
     ({"ref_update_interval": 2}, "ref_update_interval=2 with kl='none': there is no reference"),
@@ -135,7 +149,7 @@ def makes_sense(s):
     return (
         (s["aggregation"] == "constant_length") == (s["max_len"] is not None)
         and (s["ddof"] == 0 or divides)
-        and (not process or (of_steps and s["ratio"] == "token"))
+        and (not process or (of_steps and s["ratio"] == "token" and s["max_refills"] == 0))
         and (s["surrogate"] == "clip" or s["clip_dual"] is None)
         and (s["max_refills"] == 0 or s["baseline"] not in ("batch", "none"))
         and (s["spread_tol"] == 0 or s["max_refills"] > 0)
@@ -170,9 +184,9 @@ def test_what_is_accepted_constructs_and_takes_a_step(baseline, kl):
     if kl != "none":
         settings |= {"kl_coef": 0.1, "ref_update_interval": 1, "ref_tau": 0.5}
     if baseline in ("group", "group_mean", "batch_std"):
-        settings |= {"supervision": "process", "max_refills": 1, "spread_tol": 0.2}
+        settings |= {"supervision": "process"}
     if baseline == "rloo":
-        settings |= {"surrogate": "cispo", "ratio": "sequence"}
+        settings |= {"surrogate": "cispo", "ratio": "sequence", "max_refills": 1, "spread_tol": 0.2}
     if baseline == "rank":
         settings |= {"clip_dual": 2.0, "aggregation": "constant_length", "max_len": 6}
     model = walker(**settings)

@@ -148,8 +148,8 @@ def test_equal_returns_are_flat_though_their_deviation_is_rounded(size):
 def test_of_outcomes_that_are_not_finite_nothing_is_said(bad):
     rollout = rollout_of([[bad, 1.0], [bad, bad], [1.0, 1.0]], success=False)
     assert without_outcome_spread(rollout, 10.0).tolist() == [False, False, True]
-    rollout.success[:] = 0.0  # but a known outcome counts, whatever the reward
-    assert without_outcome_spread(rollout, 0.0).tolist() == [True, True, True]
+    rollout.success[:] = 0.0  # not of a group whose returns are not finite either: it is an error
+    assert without_outcome_spread(rollout, 0.0).tolist() == [False, False, True]
 
 
 def test_one_unknown_success_makes_all_outcomes_returns():

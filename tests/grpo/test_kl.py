@@ -244,3 +244,13 @@ def test_estimates_of_a_whole_policy():
     old_logp = parameters(6, 6)[0].log_softmax(0)
     estimate = (old_logp.exp() * kl.k3_ratio(logp, ref_logp, old_logp)).sum()
     torch.testing.assert_close(estimate, true)
+
+
+@pytest.mark.parametrize("form", sorted(set(kl.FORMS) - {"exact"}))
+def test_far_from_the_reference_every_form_is_finite(form):
+    logp = torch.tensor([[-200.0, -1.0]]).requires_grad_()
+    other = torch.tensor([[-1.0, -200.0]])
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    terms = kl.sample_term(form, logp, other, other, mask)
+    gradient = torch.autograd.grad(terms.sum(), logp)[0]
+    assert torch.isfinite(terms).all() and torch.isfinite(gradient).all()

@@ -280,3 +280,23 @@ def test_completion_mask_keeps_the_first_eos():
 def test_errors_name_the_value(options, message):
     with pytest.raises(ValueError, match=message):
         policy_loss(LOGP, OLD, ADVANTAGES, MASK, **options)
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("surrogate", SURROGATES)
+@pytest.mark.parametrize("gap", [100.0, -100.0])
+def test_what_is_bounded_has_no_gradient_however_far_the_policy_has_moved(surrogate, ratio, gap):
+    """exp(100) is infinite in float32, and 0 times that is NaN."""
+    logp = torch.full((3, 1), -1.0).requires_grad_()
+    advantages = torch.tensor([0.0, 1.0, -1.0])
+    clip = Clip(0.2, 0.3, dual=3.0)
+    result = policy_loss(
+        logp, logp.detach() - gap, advantages, torch.ones(3, 1, dtype=torch.bool),
+        ratio=ratio, surrogate=surrogate, clip=clip,
+    )  # fmt: skip
+    gradient = torch.autograd.grad(result.loss, logp)[0].flatten()
+    assert torch.isfinite(result.loss) and torch.isfinite(gradient).all()
+    assert gradient[0] == 0
+    if surrogate == "clip" and gap > 0:  # 1.3 for the good action, 3 times -1 for the bad one
+        assert result.loss.item() == pytest.approx((-0.0 - 1.3 + 3.0) / 3)
+        assert gradient.tolist() == [0.0, 0.0, 0.0]

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from naive import CLIP, G, P, naive_update
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toys import UNIT, OneStep, Walk, collected, parameters
+from toys import UNIT, OneStep, Walk, collected, parameters, walker
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.doctor import DoctorWarning
@@ -130,7 +130,7 @@ def test_train_does_what_the_formulas_say(home, options):
 
 
 @pytest.mark.filterwarnings("ignore::grpo_bench.grpo.doctor.DoctorWarning")
-@pytest.mark.parametrize("options", [{}, KL | {"kl": "exact", "batch_size": G}, PROCESS], ids=str)
+@pytest.mark.parametrize("options", [{}, KL | {"kl": "exact", "batch_size": G}], ids=str)
 @pytest.mark.parametrize("home", HOMES)
 def test_train_on_what_dynamic_sampling_joined(home, options):
     model = model_at(home, max_refills=3, spread_tol=0.5, **options)
@@ -147,7 +147,7 @@ def test_train_on_what_dynamic_sampling_joined(home, options):
 
 
 def test_a_kl_that_is_only_measured_may_overflow():
-    """A reference that is certain of what the policy hardly ever does: k3 is infinite there."""
+    """A reference that is certain of what the policy hardly ever does: k3 is huge there."""
     model = model_at("ragged", kl="k3")
     rollout = collected(model)
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_a_kl_that_is_only_measured_may_overflow():
     rollout.rewards[:, 0] += torch.linspace(-1, 2, P * G)
     with pytest.warns(DoctorWarning):
         model.train()
-    assert math.isinf(model.logger.name_to_value["train/kl_ref_k3"])
+    assert model.logger.name_to_value["train/kl_ref_k3"] > 1e6
     assert torch.isfinite(parameters(model)).all()
 
 
@@ -234,3 +234,42 @@ def test_box_actions_are_clipped_for_the_environment_and_not_in_the_update():
     distribution = model.policy.get_distribution(rollout.observations[rollout.rows[:, 0]])
     logp = distribution.log_prob(rollout.actions[:, 0])
     torch.testing.assert_close(logp, rollout.old_logp[:, 0])
+
+
+def test_returns_earned_in_another_order_are_equal():
+    """The sum of these four in float32 depends on their order; eps=0 would blow that up."""
+    model = model_at("ragged", baseline="group", eps=0.0)
+    rollout = collected(model)
+    orders = [
+        [0.1, 0.2, 0.7, 0.3],
+        [0.7, 0.3, 0.2, 0.1],
+        [0.3, 0.7, 0.1, 0.2],
+        [0.2, 0.1, 0.3, 0.7],
+    ]
+    rollout.rewards = torch.tensor(orders * P)
+    rollout.mask = torch.ones_like(rollout.rewards, dtype=torch.bool)
+    assert len(set(rollout.rewards.sum(dim=1).tolist())) > 1, "in float32"
+    assert (rollout.returns == rollout.returns[0, 0]).all()
+    assert (model._advantages(rollout, None) == 0).all()
+
+
+def test_an_update_that_loses_the_weights_says_so():
+    model = model_at("ragged")
+    collected(model)
+    with torch.no_grad():
+        model.policy.action_net.bias += math.nan
+    with pytest.raises(
+        FloatingPointError, match=r"gradient norm nan after 1 steps: .*learning_rate"
+    ):
+        model.train()
+
+
+def test_the_upper_bound_is_logged_where_it_is_its_own():
+    logs = []
+    for high in (None, 0.3):
+        model = walker(clip_range_high=high)
+        collected(model)
+        model.train()
+        logs.append(model.logger.name_to_value)
+    assert "train/clip_range_high" not in logs[0] and logs[1]["train/clip_range_high"] == 0.3
+    assert logs[0]["train/clip_range"] == logs[1]["train/clip_range"] == 0.2
