@@ -227,9 +227,10 @@ def test_no_spread_is_told_after_some_patience(kind, tells, remedy):
                 warnings.warn(texts[0], stacklevel=1)
 
 
-def test_an_update_with_spread_starts_the_patience_again():
+@pytest.mark.parametrize("level", [0.0, 0.5])  # equal rewards, with a baseline and without
+def test_an_update_with_spread_starts_the_patience_again(level):
     doctor = Doctor()
-    flat, spread = torch.zeros(2, 4), torch.tensor([[0.0, 0.0], [-1.0, 1.0]])
+    flat, spread = torch.full((2, 4), level), torch.tensor([[0.0, 0.0], [-1.0, 1.0]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(3):
@@ -247,7 +248,8 @@ def test_an_update_with_spread_starts_the_patience_again():
     [
         ({}, True),
         ({"baseline": "rank"}, True),
-        ({"kl": "k1_reward", "kl_coef": 0.1}, True),  # of the rewards, whatever the KL does
+        # of the rewards, whatever the KL does; the entropy moves the policy off the reference
+        ({"kl": "k1_reward", "kl_coef": 0.1, "ent_coef": 0.1}, True),
         ({"baseline": "batch"}, False),  # the groups differ from each other
         ({"baseline": "none"}, False),
         ({"supervision": "process"}, False),  # the steps differ: the reward comes with the last

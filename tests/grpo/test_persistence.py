@@ -121,6 +121,14 @@ def test_a_seed_repeats_a_run_to_the_bit(env, n):
     assert not torch.equal(runs[0][0], runs[2][0])
 
 
+def test_what_is_changed_while_loading_is_checked(tmp_path):
+    walker().save(tmp_path / "model")
+    with pytest.raises(ValueError, match="baseline='median': expected one of group"):
+        GRPO.load(tmp_path / "model", baseline="median")
+    with pytest.raises(ValueError, match="ddof=1 with baseline='rloo'"):
+        GRPO.load(tmp_path / "model", baseline="rloo", ddof=1)
+
+
 def test_learning_again_and_again():
     model = walker()
     model.learn(0)

@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
-from toys import OneStep, Walk, collected
+from toys import OneStep, Puzzle, Walk, collected
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.rollout import collect_groups, occurrence
@@ -212,6 +212,14 @@ def test_an_error_names_the_dict_key_that_differs():
 def test_mixed_start_on_an_environment_with_ids_plays_its_own_problems():
     model = model_on(native("vlm", 4 * G, AutoresetMode.SAME_STEP), "vlm", mixed_start=True)
     assert collected(model).observations.shape == (P * G, 128)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_success_is_unknown_only_where_nobody_tells(mode):
+    tellers = [Puzzle, lambda: Puzzle(tells=False)] * 2
+    env = SyncVectorEnv(tellers, autoreset_mode=mode)
+    rollout = collected(model_on(env))
+    assert np.isnan(rollout.success).tolist() == [False, True] * (P * G // 2)
 
 
 # -- wrappers -------------------------------------------------------------------------------------

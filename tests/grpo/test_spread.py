@@ -8,10 +8,15 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toys import FAILED, SMALL, SPREAD, UNIT, OneStep, Puzzle, collected
+from toys import FAILED, SMALL, SPREAD, UNIT, OneStep, Puzzle, collected, rollout_of
 
 from grpo_bench import GRPO
-from grpo_bench.grpo.spread import best_group_size, expected_flat_share, yield_per_rollout
+from grpo_bench.grpo.spread import (
+    best_group_size,
+    expected_flat_share,
+    spread_metrics,
+    yield_per_rollout,
+)
 
 RATES = [0.01, 0.1, 0.18, 0.35, 0.5, 0.7, 0.95]
 
@@ -84,6 +89,17 @@ def test_observed_and_expected_shares_of_a_bernoulli_policy(p, size):
     assert log["rollout/zero_std_expected"] == pytest.approx(enumerated(rate, size)[0])
     assert log["rollout/best_group_size"] == best_group_size(rate)
     assert log["rollout/informative_cost"] == pytest.approx(n * size / (n * (1 - observed)))
+
+
+def test_metrics_by_hand():
+    """Deviations of the population 0.5, 1 and 0, and 0 of what is left of the last group; two of
+    the four groups have spread, and cost eight transitions."""
+    parts = [
+        rollout_of([[0.0, 1.0], [1.0, 3.0]], success=False),
+        rollout_of([[2.0, 2.0], [math.nan, 1.0]], success=False),
+    ]
+    expected = {"zero_std_frac": 0.5, "group_std": 1.5 / 4, "informative_cost": 4.0}
+    assert spread_metrics(parts) == pytest.approx(expected)
 
 
 def test_nothing_is_expected_where_nobody_tells_of_success():

@@ -176,3 +176,13 @@ def test_estimates(at):
         expected = -kl if "tutorial" in name else kl
         found = kl_estimate(at.task, name, at.policies)
         assert found == pytest.approx(expected, rel=1e-10) if name != "k2" else found > 1.1 * kl
+
+
+def test_estimates_off_policy():
+    """Over what sampled, each problem alike: k3_ratio corrects for that, k1 does not."""
+    at = random_example(one_step([[0.0] * 4] * 2), seed=3)
+    new, old, ref = (table.log_softmax(1) for table in at.policies)
+    expected = {"k3_ratio": new.exp() * (new - ref), "k1": old.exp() * (new - ref)}
+    for name, terms in expected.items():
+        found = kl_estimate(at.task, name, at.policies)
+        assert found == pytest.approx(terms.sum(1).mean().item(), rel=1e-10)

@@ -86,6 +86,9 @@ def test_each_problem_counts_the_same():
     logits = double([[0.25, 0.75], [0.5, 0.5]]).log()
     found = true_gradient(one_step([[1, 0], [0, 1]]), logits, logits)
     close(found, double([0.1875, -0.1875, -0.25, 0.25]) / 2)
+    # that of -KL(ref || pi) is ref - pi
+    found = reverse_gradient(one_step([[0, 0], [0, 0]]), logits, torch.zeros_like(logits))
+    close(found, double([0.5 - 0.25, 0.5 - 0.75, 0.0, 0.0]) / 2)
 
 
 def test_the_kl_of_sequences_is_that_of_whole_completions():

@@ -7,8 +7,14 @@ import pytest
 import torch
 from small import close, double, example, random_example, truth
 
-from grpo_bench.enumeration.evaluation import compare, listed_moments, moments
-from grpo_bench.enumeration.examples import completions, moved, one_action, paid_steps
+from grpo_bench.enumeration.evaluation import compare, evaluate, listed_moments, moments
+from grpo_bench.enumeration.examples import (
+    completions,
+    moved,
+    one_action,
+    paid_steps,
+    six_actions,
+)
 from grpo_bench.enumeration.gradients import (
     UNBOUNDED,
     WHOLE_BATCH,
@@ -74,6 +80,32 @@ def test_comparison_by_hand():
     shown = compare(found._replace(mean=double([0, 1e-17])), double([5, 0]))
     assert (shown.scale, shown.error, shown.turned) == (0, 1, 1)
     assert math.isnan(shown.cosine) and math.isnan(shown.noise)
+
+
+@pytest.mark.parametrize("baseline", ["group", "batch"])
+def test_flat_groups_of_every_problem_count_alike(baseline):
+    """Also where a batch has two of the three problems."""
+    rates = [0.25, 0.5, 0.9]
+    at = example(one_step([[1, 0]] * 3), double([[p, 1 - p] for p in rates]).log())
+    found = listed_moments(at, Estimator(baseline=baseline), 3)
+    assert found.flat == pytest.approx(sum(p**3 + (1 - p) ** 3 for p in rates) / 3)
+
+
+def test_the_truth_is_that_of_the_policy_that_learns_with_the_kl():
+    """Off-policy with one action and no bounds, rloo and k3_ratio are right."""
+    at = random_example(one_step([[1, 0, 0.3], [0, 1, 0]]), seed=5)
+    estimator = Estimator(baseline="rloo", kl="k3_ratio", kl_coef=0.7, clip=UNBOUNDED)
+    found = evaluate(at, estimator, 3)
+    assert (found.scale, found.error) == pytest.approx((1, 0), abs=1e-10)
+
+
+@pytest.mark.parametrize(("at", "kl_coef"), [(one_action(), 0.0), (six_actions(), 1.0)])
+def test_a_step_off_the_policy_that_sampled(at, kl_coef):
+    """Up the gradient of the rewards; where nothing is paid, towards the reference."""
+    up = truth(at, kl_coef)
+    away = moved(at, 0.5).policies
+    close((away.new - away.old).flatten(), 0.5 * up / up.norm())
+    close(away.old, at.policies.old)
 
 
 def test_aggregations_by_hand():
@@ -226,13 +258,13 @@ def test_a_batch_baseline_needs_a_batch():
 
 
 def test_the_default_type_is_put_back():
-    at, before = one_action(), torch.get_default_dtype()
+    at = one_action()
     members = enumerate_batches(at.task, at.policies.old, 2).members
     with double_precision():
         assert torch.get_default_dtype() == torch.float64
     with pytest.raises(ValueError, match="baseline='x'"):
         batch_gradients(at.task, Estimator(baseline="x"), at.policies, members)
-    assert torch.get_default_dtype() == before
+    assert torch.get_default_dtype() == torch.float32
 
 
 # -- sampled --------------------------------------------------------------------------------------
