@@ -166,9 +166,12 @@ def test_a_second_implementation_agrees(baseline, data, ddof, eps):
 @pytest.mark.parametrize("value", [0.1, -0.5, 1.0, 1e6])
 @pytest.mark.parametrize("baseline", sorted(set(BASELINES) - {"none"}))
 def test_without_spread_it_is_exactly_zero(baseline, value, eps):
-    rewards = torch.full((3, 7), value)  # the float32 mean of seven 0.1 is not 0.1
+    rewards = torch.full((3, 7), value, dtype=torch.float64)  # the mean of seven 0.1 is not 0.1
+    one_less = torch.ones(3, 7, dtype=torch.bool)
+    one_less[:, 6] = False
     for ddof in (0, 1):
         assert (group_advantages(rewards, baseline, ddof, eps) == 0).all()
+        assert (group_advantages(rewards, baseline, ddof, eps, one_less) == 0).all()
     rewards[0] = torch.arange(7.0)  # flat groups among others
     flat = group_advantages(rewards, baseline, 0, eps)[1:] == 0
     assert flat.all() if baseline in WITHIN_GROUP else not flat.any()
