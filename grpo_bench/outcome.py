@@ -23,9 +23,10 @@ class Outcome:
     status: str
     reason: str  # in one line; "" if it is ok
     score: float  # success on the validation split at the end; NaN if there is none
-    seconds: float  # of training
-    speed: float  # transitions per second of training
+    seconds: float  # of training; of the whole company, if it ran in one
+    speed: float  # transitions per second of training; of the whole company, too
     findings: list[str]  # of the doctor, by short name
+    company: int = 1  # seeds that learned in one process, itself included
 
     def line(self) -> str:
         """One line about it."""
@@ -33,10 +34,11 @@ class Outcome:
         if self.status != "ok":
             return f"{name}: {self.status}{self.reason and f' ({self.reason})'}, see {self.folder}"
         n = len(self.findings)
+        together = f" for {self.company} seeds together" if self.company > 1 else ""
         found = f", {n} finding{'s' * (n > 1)}: {', '.join(self.findings)}" if n else ""
         return (
             f"{name}: {self.score:.3f} right on validation, {self.seconds:.1f} s of training, "
-            f"{self.speed / 1e3:,.1f} thousand transitions/s{found}"
+            f"{self.speed / 1e3:,.1f} thousand transitions/s{together}{found}"
         )
 
 
@@ -65,8 +67,10 @@ def outcome(folder: Path, config: Config) -> Outcome:
         with pq.ParquetFile(folder / "metrics.parquet") as file:
             metrics = file.read(columns=["metric", "value"]).to_pydict()
         last = dict(zip(metrics["metric"], metrics["value"], strict=True))
-    seconds = [last.get(f"time/{phase}_seconds", math.nan) for phase in ("rollout", "update")]
+    company = manifest.extra.get("company", 1)
+    clock = "company" if "company" in manifest.extra else "time"
+    seconds = [last.get(f"{clock}/{phase}_seconds", math.nan) for phase in ("rollout", "update")]
     score = last.get("eval/validation/success", math.nan)
-    speed = last.get("time/transitions_per_second", math.nan)
+    speed = last.get(f"{clock}/transitions_per_second", math.nan)
     findings = [text.partition(":")[0] for text in manifest.extra.get("findings", [])]
-    return Outcome(folder, config, status, reason, score, sum(seconds), speed, findings)
+    return Outcome(folder, config, status, reason, score, sum(seconds), speed, findings, company)

@@ -1,4 +1,5 @@
-"""The processes of a sweep: one for each run, forked from a server that has the imports done."""
+"""The processes of a sweep: one for each run, or for a company of runs that learn together, forked
+from a server that has the imports done."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -42,9 +44,10 @@ def start_server(threads: int) -> Any:
     return context
 
 
-def child(config: Config, pipe: Connection, concurrency: int) -> None:
-    """The life of a run's process. How it went, a traceback included, is in the record; the error
-    alone goes to the sweep too, for a record that could not be written."""
+def child(configs: Sequence[Config], pipe: Connection, concurrency: int) -> None:
+    """The life of the process of one run, or of a company. How it went, a traceback included, is in
+    the records; the error alone goes to the sweep too, for a record that could not be written."""
+    from grpo_bench.batched.run import execute_together
     from grpo_bench.job import execute
 
     map_pages_of(os.getppid())
@@ -57,7 +60,10 @@ def child(config: Config, pipe: Connection, concurrency: int) -> None:
             raise KeyboardInterrupt("the sweep that this run belongs to is gone") from None
 
     try:
-        execute(config, tell, concurrency)
+        if len(configs) == 1:
+            execute(configs[0], tell, concurrency)
+        else:
+            execute_together(configs, tell, concurrency)
     except (Exception, KeyboardInterrupt) as error:
         with suppress(BrokenPipeError):
             pipe.send(f"{type(error).__name__}: {error}")
@@ -66,10 +72,9 @@ def child(config: Config, pipe: Connection, concurrency: int) -> None:
 
 @dataclass
 class Running:
-    """One run in its process, and what the sweep knows of it."""
+    """One process with its run, or its company of runs, and what the sweep knows of it."""
 
-    folder: Path
-    config: Config
+    runs: dict[Path, Config]
     process: Any
     pipe: Connection
     bar: TaskID
@@ -80,13 +85,18 @@ class Running:
     @property
     def overdue(self) -> bool:
         """It has run for longer than ``timeout_s``."""
-        limit = self.config["timeout_s"]
+        limit = self.timeout_s
         return limit is not None and time.monotonic() - self.began > limit
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The limit of its runs; they share it."""
+        return next(iter(self.runs.values()))["timeout_s"]
 
     def why(self) -> str:
         """Why the process ended, if its record does not say."""
         if self.late:
-            return f"longer than timeout_s={self.config['timeout_s']}"
+            return f"longer than timeout_s={self.timeout_s}"
         code = self.process.exitcode
         if code >= 0:
             return self.error or f"the process ended with exit code {code}"
@@ -99,7 +109,7 @@ class Sweep:
 
     def __init__(self, console: Console, context: Any, n_jobs: int) -> None:
         self.console, self.context, self.n_jobs = console, context, n_jobs
-        self.queue: deque[tuple[Path, Config]] = deque()
+        self.queue: deque[dict[Path, Config]] = deque()  # the runs of one process each
         self.running: list[Running] = []
         self.elsewhere: dict[Path, tuple[Config, TaskID]] = {}  # another process is at work on it
         self.ended: dict[Path, Outcome] = {}
@@ -117,42 +127,58 @@ class Sweep:
                 run.process.terminate()
             for run in self.running:
                 run.process.join()
-                with suppress(OSError):  # a full disk: the next sweep finds the process gone
-                    settle(run.folder, "killed", "the sweep was stopped")
+                for folder in run.runs:
+                    with suppress(OSError):  # a full disk: the next sweep finds the process gone
+                        settle(folder, "killed", "the sweep was stopped")
         finally:
             self.bars.stop()
 
-    def carry_out(self, runs: dict[Path, Config]) -> dict[Path, Outcome]:
+    def carry_out(
+        self, runs: dict[Path, Config], companies: Sequence[Sequence[Path]] = ()
+    ) -> dict[Path, Outcome]:
         """Bring all of them to their end, in this order, and tell of each.
 
-        A run that another sweep is at work on is waited for; one that is cut off there is done
-        here. A run that failed there has had its try.
+        ``companies`` are those that share a process, in the turn of their first; every other run
+        has a process of its own. A run that another sweep is at work on is waited for; one that is
+        cut off there is done here. A run that failed there has had its try.
         """
         self.n_runs = len(runs)
         total = self.bars.add_task(f"{self.n_runs} runs", total=self.n_runs, news="")
-        self.queue.extend(runs.items())
+        company_of = {folder: company for company in companies for folder in company}
+        for folder in runs:
+            company = company_of.get(folder, [folder])
+            if folder == company[0]:
+                self.queue.append({member: runs[member] for member in company})
         while len(self.ended) < self.n_runs:
             while self.queue and len(self.running) < self.n_jobs:
-                self._begin(*self.queue.popleft())
+                self._begin(self.queue.popleft())
             if self.running or self.elsewhere:
                 self._watch()
             self.bars.update(total, completed=len(self.ended))
         return self.ended
 
-    def _begin(self, folder: Path, config: Config) -> None:
-        if read_manifest(folder).status == "ok":
-            self._tell(outcome(folder, config), "already done: ")
-        elif (other := holder(folder)) is not None:
-            self._await(folder, config, other)
-        else:
-            receiver, sender = self.context.Pipe(duplex=False)
-            arguments = (config, sender, self.n_jobs)
-            process = self.context.Process(target=child, args=arguments, daemon=True)
-            bar = self.bars.add_task(f"  {run_name(config)}", total=1.0, news="starts")
-            run = Running(folder, config, process, receiver, bar)
-            process.start()
-            self.running.append(run)
-            sender.close()
+    def _begin(self, job: dict[Path, Config]) -> None:
+        """Start a process for those of the runs that are neither ok nor going on elsewhere."""
+        left = {}
+        for folder, config in job.items():
+            if read_manifest(folder).status == "ok":
+                self._tell(outcome(folder, config), "already done: ")
+            elif (other := holder(folder)) is not None:
+                self._await(folder, config, other)
+            else:
+                left[folder] = config
+        if not left:
+            return
+        receiver, sender = self.context.Pipe(duplex=False)
+        configs = list(left.values())
+        arguments = (configs, sender, self.n_jobs)
+        process = self.context.Process(target=child, args=arguments, daemon=True)
+        name = run_name(configs[0]) + (f" and {len(left) - 1} more" if len(left) > 1 else "")
+        bar = self.bars.add_task(f"  {name}", total=1.0, news="starts")
+        run = Running(left, process, receiver, bar)
+        process.start()
+        self.running.append(run)
+        sender.close()
 
     def _await(self, folder: Path, config: Config, other: Holder) -> None:
         """Leave the run to the process that is at work on it."""
@@ -201,7 +227,7 @@ class Sweep:
         plan(Path(config["results"]), config)  # anew, if it was deleted
         ended = outcome(folder, config)
         if ended.status in ("planned", "running", "killed"):
-            self.queue.appendleft((folder, config))
+            self.queue.appendleft({folder: config})
         else:
             self._tell(ended, "done elsewhere: ")
 
@@ -210,16 +236,17 @@ class Sweep:
         self._hear(run)
         self.running.remove(run)
         self.bars.remove_task(run.bar)
-        other = holder(run.folder)
-        if other is not None:  # it was first
-            self._await(run.folder, run.config, other)
-            return
-        with suppress(OSError):  # no room to write it down: told all the same
-            settle(run.folder, "timeout" if run.late else "killed", run.why())
-        ended = outcome(run.folder, run.config)
-        if ended.status in ("planned", "running"):
-            ended = changed(ended, status="failed", reason=run.why())
-        self._tell(ended, "")
+        for folder, config in run.runs.items():
+            other = holder(folder)
+            if other is not None:  # it was first
+                self._await(folder, config, other)
+                continue
+            with suppress(OSError):  # no room to write it down: told all the same
+                settle(folder, "timeout" if run.late else "killed", run.why())
+            ended = outcome(folder, config)
+            if ended.status in ("planned", "running"):
+                ended = changed(ended, status="failed", reason=run.why())
+            self._tell(ended, "")
 
     def _tell(self, ended: Outcome, note: str) -> None:
         self.ended[ended.folder] = ended

@@ -1,4 +1,5 @@
-"""Many runs: each in a process of its own, a line for each that ends, the tables at the end."""
+"""Many runs: each in a process of its own, or seeds that learn together in one; a line for each
+that ends, the tables at the end."""
 
 from __future__ import annotations
 
@@ -16,12 +17,15 @@ from grpo_bench.records import plan, read_manifest
 from grpo_bench.tables import make_tables, print_tables, write_tables
 
 
-def run_all(configs: list[Config], n_jobs: int | None = None) -> list[Outcome]:
+def run_all(
+    configs: list[Config], n_jobs: int | None = None, batched: bool = False
+) -> list[Outcome]:
     """Check all configurations, carry out those that are not ok yet, print the tables.
 
     Args:
         configs: resolved configurations of one sweep, with one folder of results.
-        n_jobs: runs side by side; None: as many as the cores have room for.
+        n_jobs: processes side by side; None: as many as the cores have room for.
+        batched: seeds of one configuration learn together, where that can be done.
 
     Returns:
         An outcome for each configuration, in the same order.
@@ -47,8 +51,10 @@ def run_all(configs: list[Config], n_jobs: int | None = None) -> list[Outcome]:
         read_manifest(folder)
     order = in_turns(configs)
     runs = {folders[i]: configs[i] for i in order}  # each once, even if it was asked for twice
-    with Sweep(Console(highlight=False), context, n_jobs) as sweep:
-        outcomes = sweep.carry_out(runs)
+    console = Console(highlight=False)
+    companies = find_companies(runs, n_jobs, console) if batched else []
+    with Sweep(console, context, n_jobs) as sweep:
+        outcomes = sweep.carry_out(runs, companies)
     tables = make_tables(results)
     write_tables(tables, results / "tables")
     print_tables(tables)
@@ -65,6 +71,35 @@ def check_all(configs: Iterable[Config]) -> None:
         if key not in seen:
             seen.add(key)
             check(config)
+
+
+def find_companies(runs: dict[Path, Config], n_jobs: int, console: Console) -> list[list[Path]]:
+    """Runs that differ in their seed alone and are not ok yet, to learn together: the folders of
+    each company. Why a configuration's runs stay alone is told in a line.
+
+    The seeds of few configurations are dealt out to so many companies that no process idles.
+    """
+    from grpo_bench.batched.run import why_alone
+
+    alike: dict[str, list[Path]] = {}
+    for folder, config in runs.items():
+        if read_manifest(folder).status != "ok":
+            alike.setdefault(json.dumps({**config, "seed": None}, sort_keys=True), []).append(
+                folder
+            )
+    together = []
+    for folders in alike.values():
+        config = runs[folders[0]]
+        if len(folders) == 1:
+            continue
+        if reason := why_alone(config):
+            name = f"{config['env']['name']} {config['algo']['name']}"
+            line = f"{name}: a process for each seed ({reason})"
+            console.print(line, markup=False, soft_wrap=True)
+        else:
+            together.append(folders)
+    parts = -(-n_jobs // max(1, len(together)))
+    return [folders[i::parts] for folders in together for i in range(min(parts, len(folders)))]
 
 
 def in_turns(configs: list[Config]) -> list[int]:

@@ -66,8 +66,8 @@ def stacked(policies: Sequence[ActorPolicy]) -> StackedMLP:
 def clip_norm_of_each(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     """``torch.nn.utils.clip_grad_norm_`` of each seed by itself; the norms before, (S,)."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    squares = [gradient.flatten(1).square().sum(dim=1) for gradient in gradients]
-    norms = torch.stack(squares).sum(dim=0).sqrt()
+    parts = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+    norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scale = (max_norm / (norms + 1e-6)).clamp(max=1.0)  # torch's
     for gradient in gradients:
         gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1)))

@@ -138,16 +138,12 @@ class Company:
         for model, mine, rate in zip(self.models, advantages.unbind(), success, strict=True):
             model.doctor.examine_advantages(mine, rate)
         if reference_logits is not None and FORMS[s.kl].place == "return":
-            old_logp, ref_logp = (
-                values.flatten(0, 1)
-                for values in (
-                    rollout.old_logp,
-                    log_prob_of(policy_of(reference_logits), rollout.actions),
-                )
-            )
+            old_logp = rollout.old_logp
+            ref_logp = log_prob_of(policy_of(reference_logits), rollout.actions)
             mask = torch.ones_like(old_logp, dtype=torch.bool)
-            divergences = sample_term(s.kl, old_logp, ref_logp, old_logp, mask)  # (S * P, G)
-            advantages = advantages + s.kl_coef * return_penalty(divergences).view_as(advantages)
+            divergences = sample_term(s.kl, old_logp, ref_logp, old_logp, mask)
+            penalty = return_penalty(divergences.flatten(0, 1))  # (S * P, G)
+            advantages = advantages + s.kl_coef * penalty.view_as(advantages)
         return advantages
 
     @torch.no_grad()
@@ -168,7 +164,7 @@ class Company:
             order = torch.stack([torch.randperm(n_problems, generator=g) for g in self.generators])
             parts = [part[self.places, order] for part in parts]
         for pieces in zip(*(part.split(k, dim=1) for part in parts), strict=True):
-            yield (*pieces[:4], pieces[4] if len(pieces) > 4 else None)  # type: ignore[misc]
+            yield (*pieces[:4], pieces[4] if len(pieces) > 4 else None)
 
     def _kl_term(
         self,
@@ -193,9 +189,7 @@ class Company:
             return torch.zeros_like(divergence)
         if form == "exact":
             return divergence
-        rows = [values.flatten(0, 1) for values in (logp, ref_logp, old_logp)]
-        mask = torch.ones_like(rows[0], dtype=torch.bool)
-        return sample_term(form, *rows, mask).view_as(logp)
+        return sample_term(form, logp, ref_logp, old_logp, torch.ones_like(logp, dtype=torch.bool))
 
     # -- single seeds -----------------------------------------------------------------------------
 

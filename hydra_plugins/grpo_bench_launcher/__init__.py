@@ -1,4 +1,5 @@
-"""The Hydra launcher ``processes``: a fresh process for each run of a sweep.
+"""The Hydra launcher ``processes``: a fresh process for each run of a sweep, or for each company of
+seeds that learn together.
 
 Hydra finds it because it lies in ``hydra_plugins``. The work is in ``grpo_bench.sweep``.
 """
@@ -21,7 +22,8 @@ from grpo_bench.config import resolved
 @dataclass
 class ProcessLauncherConf:
     _target_: str = "hydra_plugins.grpo_bench_launcher.ProcessLauncher"
-    n_jobs: int | None = None  # runs side by side; None: as many as the cores have room for
+    n_jobs: int | None = None  # processes side by side; None: as many as the cores have room for
+    batched: bool = False  # seeds of one configuration learn together, where that can be done
 
 
 ConfigStore.instance().store(
@@ -33,8 +35,8 @@ class ProcessLauncher(Launcher):
     """Composes and checks all configurations before the first run starts; a run that fails, is
     killed or calls ``sys.exit`` ends itself alone."""
 
-    def __init__(self, n_jobs: int | None = None) -> None:
-        self.n_jobs = n_jobs
+    def __init__(self, n_jobs: int | None = None, batched: bool = False) -> None:
+        self.n_jobs, self.batched = n_jobs, batched
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -48,7 +50,7 @@ class ProcessLauncher(Launcher):
 
         configs = [self._compose(overrides) for overrides in job_overrides]
         try:
-            outcomes = run_all([resolved(config) for config in configs], self.n_jobs)
+            outcomes = run_all([resolved(config) for config in configs], self.n_jobs, self.batched)
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
         bad = [outcome for outcome in outcomes if outcome.status != "ok"]
