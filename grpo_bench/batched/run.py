@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,8 +35,7 @@ def why_alone(config: Config) -> str:
         return f"device={config['device']} is not the cpu"
     if config["env"]["warmup"] is not None:
         return "it starts from a warm-up"
-    model = make_model(config, "cpu")
-    assert isinstance(model, GRPO)
+    model = make_grpo(config)
     if task_of_model(model).max_steps != 1 or not isinstance(model.action_space, spaces.Discrete):
         return f"{config['env']['id']} has episodes of more than one step"
     if model.max_refills:
@@ -43,6 +43,13 @@ def why_alone(config: Config) -> str:
     if model.mixed_start:
         return "algo.mixed_start: members of a group would not share their observation"
     return ""
+
+
+def make_grpo(config: Config) -> GRPO:
+    """The untrained model of a configuration whose kind is ``grpo``."""
+    model = make_model(config, "cpu")
+    assert isinstance(model, GRPO)
+    return model
 
 
 def execute_together(
@@ -81,34 +88,26 @@ def learn(runs: Sequence[Run], news: News) -> None:
     config = runs[0].manifest.config
     phases = Phases()
     with phases("setup"):
-        company = make_company([run.manifest.config for run in runs])
-    recorder = CompanyRecorder(runs, company, phases, news)
-    recorder.evaluate("validation")
-    while company.num_timesteps < config["budget"]["transitions"] and recorder.going():
-        share = company.num_timesteps / company.total
-        if company.num_timesteps and share >= recorder.evaluated / config["budget"]["evaluations"]:
-            recorder.evaluate("validation")
-        news("training", share, recorder.success)
-        with phases("rollout"):
-            rollout = company.collect()
-        with phases("update"):
-            metrics = company.update(rollout)
-        recorder.log(metrics)
+        makers = [partial(make_grpo, run.manifest.config) for run in runs]
+        company = Company(makers, config["budget"]["transitions"])
+    recorder = CompanyRecorder(runs, company, phases)
+    evaluations = config["budget"]["evaluations"]
+    try:
+        recorder.evaluate("validation")
+        while company.num_timesteps < company.total and recorder.going():
+            share = company.num_timesteps / company.total
+            if company.num_timesteps and share >= recorder.evaluated / evaluations:
+                recorder.evaluate("validation")
+            news("training", share, recorder.success)
+            with phases("rollout"):
+                rollout = company.collect()
+            with phases("update"):
+                metrics = company.update(rollout)
+            recorder.log(metrics)
+    finally:
+        for seed, run in recorder.going():
+            recorder.note_findings(seed, run)
     recorder.finish()
-
-
-def make_company(configs: Sequence[Config]) -> Company:
-    """The models of all seeds, each made as its own run makes it, from where on it has the state
-    of torch's global generator to itself."""
-    models, generators = [], []
-    for config in configs:
-        model = make_model(config, "cpu")
-        assert isinstance(model, GRPO)
-        models.append(model)
-        generator = torch.Generator()
-        generator.set_state(torch.get_rng_state())
-        generators.append(generator)
-    return Company(models, generators, configs[0]["budget"]["transitions"])
 
 
 class CompanyRecorder:
@@ -120,8 +119,8 @@ class CompanyRecorder:
     ``seconds`` and ``peak_bytes`` are the company's, too.
     """
 
-    def __init__(self, runs: Sequence[Run], company: Company, phases: Phases, news: News) -> None:
-        self.runs, self.company, self.phases, self.news = runs, company, phases, news
+    def __init__(self, runs: Sequence[Run], company: Company, phases: Phases) -> None:
+        self.runs, self.company, self.phases = runs, company, phases
         self.env = runs[0].manifest.config["env"]
         self.evaluated = 0  # evaluations on validation so far
         self.success = math.nan  # mean over the seeds
@@ -141,7 +140,7 @@ class CompanyRecorder:
             finite = {name: value for name, value in mine.items() if math.isfinite(value)}
             bad = [name for name in mine if name not in finite and name.startswith("train/")]
             if bad:
-                self._note_findings(seed, run)
+                self.note_findings(seed, run)
                 what = f"FloatingPointError: {bad} not finite after {moment[0]} transitions"
                 run.finish("nan", what)
                 self.company.silence(seed)
@@ -190,7 +189,6 @@ class CompanyRecorder:
         for seed, run in self.going():
             model = self.company.models[seed]
             run.log(*moment, {**together, **component_bytes(model), **scores})
-            self._note_findings(seed, run)
             (run.folder / "checkpoint").mkdir(exist_ok=True)
             model.save(run.folder / "checkpoint" / "model.zip")
 
@@ -202,7 +200,8 @@ class CompanyRecorder:
     def _train_seconds(self) -> float:
         return sum(self.phases.seconds.get(name, 0.0) for name in ("rollout", "update"))
 
-    def _note_findings(self, seed: int, run: Run) -> None:
+    def note_findings(self, seed: int, run: Run) -> None:
+        """What the doctor found in a seed goes into its manifest."""
         findings = self.company.models[seed].doctor.findings
         if findings:
             run.extra["findings"] = list(findings.values())

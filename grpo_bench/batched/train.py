@@ -7,7 +7,7 @@ takes the steps of its own run, but for the rounding of batched products.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -30,25 +30,30 @@ class Company:
     """Models of one configuration that learn together, each as it would alone.
 
     Args:
-        models: as ``job.make_model`` made them, with equal settings; they keep what is a seed's
-            own: its environment, and the doctor's findings.
-        generators: the state that torch's global generator had when each was made.
+        makers: of each seed's model on its environment, as its own run makes it; equal but for the
+            seed. From there on the seed has the state of torch's global generator to itself.
         total: transitions that each seed learns from, at least.
 
     Attributes:
+        models: keep what is a seed's own: its environment's stream, and the doctor's findings.
+        generators: of actions and minibatches, one for each seed.
         iteration: how many there have been.
         num_timesteps, n_updates: transitions and gradient steps of each seed so far.
     """
 
-    def __init__(
-        self, models: Sequence[GRPO], generators: Sequence[torch.Generator], total: int
-    ) -> None:
-        self.models, self.generators, self.total = models, generators, total
-        self.settings = models[0]
-        for model in models:
+    def __init__(self, makers: Sequence[Callable[[], GRPO]], total: int) -> None:
+        self.models: list[GRPO] = []
+        self.generators: list[torch.Generator] = []
+        self.total = total
+        for make in makers:
+            self.models.append(make())
+            self.generators.append(torch.Generator())
+            self.generators[-1].set_state(torch.get_rng_state())
+        for model in self.models:
             model._setup_learn(total)
             model._before_training()
-        self.network = stacked([model.policy for model in models])
+        self.settings = self.models[0]
+        self.network = stacked([model.policy for model in self.models])
         self.reference = None if self.settings.kl == "none" else self.network.frozen_copy()
         policy = self.settings.policy
         self.optimizer = policy.optimizer_class(
@@ -57,7 +62,7 @@ class Company:
             **policy.optimizer_kwargs,
         )
         self.iteration = self.num_timesteps = self.n_updates = 0
-        self.places = torch.arange(len(models))[:, None]  # (S, 1), beside an index of problems
+        self.places = torch.arange(len(makers))[:, None]  # (S, 1), beside an index of problems
 
     def collect(self) -> StackedRollout:
         """Play this iteration's groups."""

@@ -38,8 +38,9 @@ def header(runs: pd.DataFrame) -> str:
 
 
 def footnotes(groups: list[Group], reference: str) -> list[str]:
-    """The runs that are in the denominators only, rows that nothing can be compared with because
-    ``reference`` is there more than once, and what the doctor found."""
+    """The runs that are in the denominators only, those that have no speed of their own, rows that
+    nothing can be compared with because ``reference`` is there more than once, and what the doctor
+    found."""
     notes = []
     for group in groups:
         place = f"{group.env}, {group.budget}, {group.label}"
@@ -50,6 +51,12 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
         for run in missing[missing["problem"] != ""].itertuples():
             notes.append(
                 f"Not in the means: {place}: seed {run.seed}, record skipped: {run.problem}"
+            )
+        ok = group.runs[group.runs["status"] == "ok"]
+        if n := sum("company" in extra for extra in ok["extra"]):
+            notes.append(
+                f"No speed and no peak memory of their own: {place}: {n} of {len(ok)} runs learned "
+                "together with other seeds in one process"
             )
     rivals = {g.place for g in groups if g.algo == reference and not g.is_reference}
     for env, budget, _ in sorted(rivals):
