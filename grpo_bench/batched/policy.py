@@ -17,7 +17,8 @@ class StackedMLP:
 
     Args:
         modules: the layers of any one of the actors, in the order in which it applies them.
-        parameters: of its ``nn.Linear`` layers, weight and bias by turns, each (S, ...).
+        parameters: of its ``nn.Linear`` layers, weight (S, in, out) and bias (S, out) by turns: the
+            transposed weights of torch, so that gradients come out as the parameters lie.
     """
 
     def __init__(self, modules: Sequence[nn.Module], parameters: list[Tensor]) -> None:
@@ -28,8 +29,8 @@ class StackedMLP:
         x, parameters = observations, iter(self.parameters)
         for module in self.modules:
             if isinstance(module, nn.Linear):
-                weight, bias = next(parameters), next(parameters)  # (S, out, in), (S, out)
-                x = torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
+                weight, bias = next(parameters), next(parameters)
+                x = torch.baddbmm(bias[:, None], x, weight)
             else:
                 x = module(x)
         return x
@@ -42,7 +43,7 @@ class StackedMLP:
     def give(self, seed: int, policy: nn.Module) -> None:
         """Copy the parameters of one seed, by its place, into its own policy."""
         for mine, its in zip(self.parameters, policy.parameters(), strict=True):
-            its.copy_(mine[seed])
+            its.copy_(mine[seed].t())
 
 
 def stacked(policies: Sequence[ActorPolicy]) -> StackedMLP:
@@ -59,7 +60,7 @@ def stacked(policies: Sequence[ActorPolicy]) -> StackedMLP:
     modules = [m for m in body.layers if not isinstance(m, nn.Flatten)]
     modules += [*first.mlp, first.action_net]
     together = zip(*(policy.parameters() for policy in policies), strict=True)
-    parameters = [torch.stack([p.detach() for p in each]).requires_grad_() for each in together]
+    parameters = [torch.stack([p.detach().t() for p in each]).requires_grad_() for each in together]
     return StackedMLP(modules, parameters)
 
 

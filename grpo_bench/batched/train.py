@@ -20,6 +20,7 @@ from grpo_bench.batched.rollout import StackedRollout, collect, log_prob_of, pol
 from grpo_bench.grpo.advantages import find_baseline, return_penalty
 from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.grpo.distributions import LogSoftmaxDistribution
+from grpo_bench.grpo.doctor import ROUNDING
 from grpo_bench.grpo.kl import FORMS, exact, k1, k3, sample_term
 from grpo_bench.grpo.objectives import Clip, PolicyLoss, aggregation_weights, policy_loss
 
@@ -120,8 +121,9 @@ class Company:
                 log.add("entropy_loss", -entropy.mean(dim=1))
                 log.add_ratio(logp, old_logp)
 
-        for seed, model in enumerate(self.models):
-            model.doctor.examine_update(log.of(seed), first=self.iteration == 0)
+        if self.iteration == 0 or log.log_ratios[0].abs().max() > ROUNDING:  # else all are well
+            for seed, model in enumerate(self.models):
+                model.doctor.examine_update(log.of(seed), first=self.iteration == 0)
         self.iteration += 1
         if s.ref_update_interval and self.iteration % s.ref_update_interval == 0:
             assert self.reference is not None
@@ -209,9 +211,9 @@ class Company:
             self.reference.give(seed, model.reference)
         for mine, its in zip(self.network.parameters, model.policy.parameters(), strict=True):
             if mine.grad is not None:
-                its.grad = mine.grad[seed].clone()
+                its.grad = mine.grad[seed].t().contiguous()
                 model.policy.optimizer.state[its] = {
-                    name: value[seed].clone() if value.dim() == mine.dim() else value.clone()
+                    name: value[seed].t().contiguous() if value.dim() else value.clone()
                     for name, value in self.optimizer.state[mine].items()
                 }
         model._n_updates, model._n_iterations = self.n_updates, self.iteration
@@ -223,7 +225,7 @@ class Company:
         for parameter in self.network.parameters:
             parameter[seed] = 0.0
             for value in self.optimizer.state[parameter].values():
-                if value.dim() == parameter.dim():
+                if value.dim():  # the number of steps has none
                     value[seed] = 0.0
 
 
