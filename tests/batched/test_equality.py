@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from companies import Single, make_company
+from companies import Single, config, make_company
 
+from grpo_bench import GRPO
 from grpo_bench.batched.policy import clip_norm_of_each
 from grpo_bench.grpo.advantages import BASELINES
 from grpo_bench.grpo.kl import FORMS
@@ -33,12 +36,28 @@ SETTINGS = {
         *("algo.kl=exact", "+algo.kl_coef=1.0"),
         *("+algo.ref_update_interval=1", "+algo.ref_tau=0.5"),
     ],
-    "bessel": ["+algo.ddof=1"],
+    "deviation": ["+algo.ddof=1", "+algo.eps=0.5"],
     "process": ["+algo.supervision=process"],
     "entropy": ["+algo.ent_coef=0.05"],
     "clips": ["+algo.clip_range_high=0.01", "algo.clip_range=0.005", "+algo.clip_dual=1.01"],
     "no clip of the norm": ["+algo.max_grad_norm=1e6"],
 }
+# Keywords of GRPO that no setting above varies, and why.
+ELSEWHERE = {
+    *("policy", "env", "n_problems", "batch_size", "max_len", "policy_kwargs"),  # job's
+    *("stats_window_size", "seed", "device"),  # job's, too
+    *("tensorboard_log", "verbose", "_init_setup_model"),  # SB3's, which job leaves alone
+    *("max_refills", "spread_tol", "mixed_start"),  # refused, see why_alone
+    *("mask_truncated", "nan_reward"),  # no episode of one step is cut off, no reward infinite
+}
+
+
+def test_no_option_is_forgotten() -> None:
+    """A new keyword of GRPO needs a setting above, or a reason."""
+    varied = {
+        key for overrides in SETTINGS.values() for key in config(Path("x"), *overrides)["algo"]
+    }
+    assert set(inspect.signature(GRPO).parameters) - varied == ELSEWHERE
 
 
 @pytest.mark.parametrize("name", SETTINGS)

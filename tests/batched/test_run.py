@@ -145,6 +145,14 @@ def test_an_error_is_in_every_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "a broken update" in outcome(plan(tmp_path, each), each).reason
 
 
+@pytest.mark.filterwarnings("ignore::grpo_bench.grpo.doctor.DoctorWarning")
+def test_findings_are_in_the_records(tmp_path: Path) -> None:
+    settings = configs(tmp_path, "algo.kl=tutorial", "+algo.kl_coef=0.5")
+    folders = execute_together(settings)
+    for folder, each in zip(folders, settings, strict=True):
+        assert outcome(folder, each).findings == ["kl form"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [

@@ -153,6 +153,13 @@ def test_the_same_iteration_for_both_algorithms(load):
     assert actor == [p.shape for p in (*body, *ppo.policy.action_net.parameters())]
 
 
+def test_batched_seeds(load, tmp_path):
+    arguments = ["--seeds", "2", "--problems", "4", "--schedules", "full", "--seconds", "0"]
+    table = run(load("batched_seeds"), "batched_seeds", tmp_path, *arguments)
+    assert table["how"].tolist() == ["together", "one after another"]
+    assert (table["rate"] > 0).all() and table["ratio"].isna().tolist() == [True, False]
+
+
 def test_start_up_measures_up_to_the_mark(load):
     start_up = load("start_up")
     process = start_up.fresh("print('before')", turn=0)
