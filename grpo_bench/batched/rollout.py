@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +26,16 @@ class StackedRollout:
     old_logp: Tensor  # (S, P, G) log-probability at sampling
     returns: Tensor  # (S, P, G)
     success: np.ndarray  # (S, P, G) of 0 and 1
+
+
+class StackedMinibatch(NamedTuple):
+    """k groups of each seed."""
+
+    observations: Tensor  # (S, k, d)
+    actions: Tensor  # (S, k, G)
+    old_logp: Tensor  # (S, k, G)
+    advantages: Tensor  # (S, k, G)
+    ref_logits: Tensor | None = None  # (S, k, n_actions), None without KL
 
 
 def task_of_model(model: GRPO) -> Task:

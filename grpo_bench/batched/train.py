@@ -16,7 +16,13 @@ from torch import Tensor
 
 from grpo_bench.batched.log import StackedLog, rollout_metrics
 from grpo_bench.batched.policy import clip_norm_of_each, stacked
-from grpo_bench.batched.rollout import StackedRollout, collect, log_prob_of, policy_of
+from grpo_bench.batched.rollout import (
+    StackedMinibatch,
+    StackedRollout,
+    collect,
+    log_prob_of,
+    policy_of,
+)
 from grpo_bench.grpo.advantages import find_baseline, return_penalty
 from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.grpo.distributions import LogSoftmaxDistribution
@@ -89,26 +95,29 @@ class Company:
 
         for _ in range(s.n_epochs):
             for batch in self._minibatches(rollout, advantages, reference_logits):
-                observations, actions, old_logp, advantage, ref_logits = batch
-                mask = torch.ones_like(actions, dtype=torch.bool).flatten(1)[..., None]  # (S, n, 1)
+                distribution = policy_of(self.network(batch.observations))
+                logp = log_prob_of(distribution, batch.actions)  # (S, k, G)
+                mask = as_tokens(torch.ones_like(logp, dtype=torch.bool))  # (S, n, 1)
                 weights = aggregation_weights(mask, s.aggregation, s.max_len)
-                distribution = policy_of(self.network(observations))
-                logp = log_prob_of(distribution, actions)  # (S, k, G)
                 surrogate = loss_of_each(
-                    as_tokens(logp), as_tokens(old_logp), advantage.flatten(1), mask, weights
+                    as_tokens(logp),
+                    as_tokens(batch.old_logp),
+                    as_tokens(batch.advantages),
+                    mask,
+                    weights,
                 )
                 loss = surrogate.loss  # (S,)
+                weights = weights.view_as(logp)
                 with torch.set_grad_enabled(s.ent_coef > 0):
-                    entropy = distribution.entropy().view(logp.shape[:2])  # (S, k)
-                group_weights = weights.view(logp.shape).sum(dim=2)  # (S, k)
+                    entropy = distribution.entropy().view(*logp.shape[:2], 1)  # of each state
                 if s.ent_coef:
-                    loss = loss - s.ent_coef * (group_weights * entropy).sum(dim=1)
-                if ref_logits is not None:
-                    term = self._kl_term(distribution, ref_logits, actions, logp, old_logp, log)
+                    loss = loss - s.ent_coef * (weights * entropy).sum(dim=(1, 2))
+                if batch.ref_logits is not None:
+                    kl = self._kl_term(distribution, batch.ref_logits, batch, logp, log)
                     if s.kl_coef:
-                        loss = loss + s.kl_coef * (weights.view(logp.shape) * term).sum(dim=(1, 2))
+                        loss = loss + s.kl_coef * (weights * kl).sum(dim=(1, 2))
 
-                for parameter in parameters:
+                for parameter in parameters:  # optimizer.zero_grad(), less its hooks
                     parameter.grad = None
                 loss.sum().backward()
                 log.add("grad_norm", clip_norm_of_each(parameters, s.max_grad_norm))
@@ -118,8 +127,8 @@ class Company:
                 log.add("loss", loss)
                 log.add("policy_gradient_loss", surrogate.loss)
                 log.add("clip_fraction", surrogate.clip_fraction)
-                log.add("entropy_loss", -entropy.mean(dim=1))
-                log.add_ratio(logp, old_logp)
+                log.add("entropy_loss", -entropy.mean(dim=(1, 2)))
+                log.add_ratio(logp, batch.old_logp)
 
         if self.iteration == 0 or log.log_ratios[0].abs().max() > ROUNDING:  # else all are well
             for seed, model in enumerate(self.models):
@@ -139,8 +148,7 @@ class Company:
         """Of each rollout, (S, P, G). With one action an episode, process supervision is outcome
         supervision."""
         s = self.settings
-        baseline = partial(_baseline, s)
-        advantages = torch.func.vmap(baseline)(rollout.returns)
+        advantages = torch.func.vmap(partial(_baseline, s))(rollout.returns)
         success = rollout.success.mean(axis=(1, 2)).tolist()
         for model, mine, rate in zip(self.models, advantages.unbind(), success, strict=True):
             model.doctor.examine_advantages(mine, rate)
@@ -159,9 +167,8 @@ class Company:
 
     def _minibatches(
         self, rollout: StackedRollout, advantages: Tensor, reference_logits: Tensor | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]]:
-        """One pass over the groups of each seed in its own random order: observations, actions, old
-        log-probabilities, advantages and logits of the reference, each (S, k, ...)."""
+    ) -> Iterator[StackedMinibatch]:
+        """One pass over the groups of each seed, in its own random order."""
         s, n_problems = self.settings, rollout.actions.shape[1]
         k = (s.batch_size or n_problems * s.group_size) // s.group_size
         parts = [rollout.observations, rollout.actions, rollout.old_logp, advantages]
@@ -171,22 +178,21 @@ class Company:
             order = torch.stack([torch.randperm(n_problems, generator=g) for g in self.generators])
             parts = [part[self.places, order] for part in parts]
         for pieces in zip(*(part.split(k, dim=1) for part in parts), strict=True):
-            yield (*pieces[:4], pieces[4] if len(pieces) > 4 else None)
+            yield StackedMinibatch(*pieces)
 
     def _kl_term(
         self,
         distribution: LogSoftmaxDistribution,
         ref_logits: Tensor,
-        actions: Tensor,
+        batch: StackedMinibatch,
         logp: Tensor,
-        old_logp: Tensor,
         log: StackedLog,
     ) -> Tensor:
         """The KL of each action in the loss, (S, k, G) or, where its members share it, (S, k, 1).
         Whatever is trained on, k1, k3 and the exact KL are logged, as ``kl_loss`` does."""
         form = self.settings.kl
         reference = policy_of(ref_logits)
-        ref_logp = log_prob_of(reference, actions)
+        ref_logp = log_prob_of(reference, batch.actions)
         log.add("kl_ref_k1", k1(logp.detach(), ref_logp).mean(dim=(1, 2)))
         log.add("kl_ref_k3", k3(logp.detach(), ref_logp).mean(dim=(1, 2)))
         with torch.set_grad_enabled(form == "exact"):
@@ -196,7 +202,8 @@ class Company:
             return torch.zeros_like(divergence)
         if form == "exact":
             return divergence
-        return sample_term(form, logp, ref_logp, old_logp, torch.ones_like(logp, dtype=torch.bool))
+        mask = torch.ones_like(logp, dtype=torch.bool)
+        return sample_term(form, logp, ref_logp, batch.old_logp, mask)
 
     # -- single seeds -----------------------------------------------------------------------------
 
