@@ -58,6 +58,8 @@ def main(config: DictConfig) -> float:
     sweep = hydra_config.runtime.choices.get("experiment")
     if sweep and hydra_config.mode is RunMode.RUN:
         raise SystemExit(f"experiment={sweep} is a sweep: expected -m beside it")
+    if hydra_config.runtime.choices["sweep"] == "batched" and hydra_config.mode is RunMode.RUN:
+        raise SystemExit("sweep=batched is for many seeds: expected -m beside it")
     try:
         settings = resolved(config)
         check(settings)

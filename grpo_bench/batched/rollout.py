@@ -24,7 +24,7 @@ class StackedRollout:
     observations: Tensor  # (S, P, d)
     actions: Tensor  # (S, P, G)
     old_logp: Tensor  # (S, P, G) log-probability at sampling
-    returns: Tensor  # (S, P, G)
+    returns: Tensor  # (S, P, G) float64, as ``Rollout.returns``
     success: np.ndarray  # (S, P, G) of 0 and 1
 
 
@@ -70,7 +70,7 @@ def collect(
         observations=observations,
         actions=actions,
         old_logp=old_logp,
-        returns=torch.from_numpy(outcome.reward.astype(np.float32)).view(shape),
+        returns=torch.from_numpy(outcome.reward.astype(np.float32)).double().view(shape),
         success=outcome.success.reshape(shape),
     )
 

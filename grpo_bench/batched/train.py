@@ -138,6 +138,8 @@ class Company:
             assert self.reference is not None
             polyak_update(parameters, self.reference.parameters, s.ref_tau)
         alike = {"learning_rate": rate, "n_updates": self.n_updates, "clip_range": clip.low}
+        if s.clip_range_high is not None:
+            alike["clip_range_high"] = clip.high
         means = {f"train/{name}": values for name, values in log.means().items()}
         means |= {f"train/{name}": [value] * len(self.models) for name, value in alike.items()}
         return rollout_metrics(rollout) | means
@@ -148,7 +150,7 @@ class Company:
         """Of each rollout, (S, P, G). With one action an episode, process supervision is outcome
         supervision."""
         s = self.settings
-        advantages = torch.func.vmap(partial(_baseline, s))(rollout.returns)
+        advantages = torch.func.vmap(partial(_baseline, s))(rollout.returns)  # float64
         success = rollout.success.mean(axis=(1, 2)).tolist()
         for model, mine, rate in zip(self.models, advantages.unbind(), success, strict=True):
             model.doctor.examine_advantages(mine, rate)
@@ -159,7 +161,7 @@ class Company:
             divergences = sample_term(s.kl, old_logp, ref_logp, old_logp, mask)
             penalty = return_penalty(divergences.flatten(0, 1))  # (S * P, G)
             advantages = advantages + s.kl_coef * penalty.view_as(advantages)
-        return advantages
+        return advantages.to(rollout.old_logp.dtype)
 
     @torch.no_grad()
     def _reference_logits(self, rollout: StackedRollout) -> Tensor | None:

@@ -224,21 +224,28 @@ def test_a_company_that_takes_too_long(tmp_path: Path) -> None:
     ] * 2
 
 
+def command(folder: Path, *line: str) -> subprocess.CompletedProcess[str]:
+    """As a user types it."""
+    python = [sys.executable, "-m", "grpo_bench.run"]
+    return subprocess.run([*python, *line], cwd=folder, capture_output=True, text=True, check=False)
+
+
 def test_the_command(tmp_path: Path) -> None:
-    """As a user types it; what cannot learn together says so, and is carried out all the same."""
+    """What cannot learn together says so, and is carried out all the same."""
     small = ["budget=smoke", "budget.transitions=2048", "budget.evaluations=1", "results=runs"]
     line = ["env=vlm", "algo=grpo,dapo", "seed=range(0,2)", "sweep=batched", *small]
-    line += ["hydra.launcher.n_jobs=1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "grpo_bench.run", "-m", *line],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = command(tmp_path, "-m", *line, "hydra.launcher.n_jobs=1")
     assert done.returncode == 0, done.stderr
     assert "vlm dapo: a process for each seed (algo.max_refills=4" in done.stdout
     results = load_results(tmp_path / "runs")
     company = {(run.algo, run.seed): run.extra.get("company") for run in results.runs.itertuples()}
     assert company == {("grpo", 0): 2, ("grpo", 1): 2, ("dapo", 0): None, ("dapo", 1): None}
     assert np.isfinite(results.metrics["value"]).all()
+
+
+def test_one_run_is_no_company(tmp_path: Path) -> None:
+    done = command(tmp_path, "sweep=batched")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "sweep=batched is for many seeds: expected -m beside it\n",
+    )
