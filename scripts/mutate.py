@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MUTATIONS = Path("scripts/mutations")
 RESULTS = Path("results/reference/mutations")
 COPIED = ("grpo_bench", "envs", "conf", "hydra_plugins", "tests")
+OURS = (*COPIED, "grpo_envs")  # packages
 TIMEOUT_S = 120.0  # for the tests of one mutation: many times what they need
 # imported once, for the processes of all mutations
 PRELOADED = ["pytest", "hypothesis.extra.numpy", "torch", "sb3_contrib", "scipy.stats", "pandas"]
@@ -148,6 +149,9 @@ def run_tests(copy: Path, tests: Sequence[str], found: Connection) -> None:
     sys.dont_write_bytecode = True  # which another mutation, as long and as old, would be read from
     # for what the tests start
     os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+    # a fork server that something else has started may have ours imported already
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+        del sys.modules[name]
     spec = importlib.util.find_spec("grpo_bench")
     assert spec is not None and spec.origin == str(copy / "grpo_bench" / "__init__.py"), spec
     first = FirstRed()
