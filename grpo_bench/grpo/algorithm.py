@@ -259,7 +259,7 @@ class GRPO(GroupAlgorithm):
                     loss = loss - self.ent_coef * (batch.token_weights * entropy).sum()
                 if self.reference is not None:
                     kl = kl_loss(self.kl, self.reference, batch, distribution, logp, log)
-                    if self.kl_coef:  # 0 times an overflow would not be 0
+                    if self.kl_coef:  # 0 times an infinite KL would not be 0
                         loss = loss + self.kl_coef * kl
 
                 for parameter in parameters:  # optimizer.zero_grad(), less its hooks
