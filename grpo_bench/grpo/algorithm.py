@@ -29,7 +29,7 @@ from grpo_bench.grpo.reference import (
     kl_of_rollouts,
     reference_params,
 )
-from grpo_bench.grpo.rollout import Rollout
+from grpo_bench.grpo.rollout import Rollout, upload
 from grpo_bench.grpo.settings import check_settings
 from grpo_bench.grpo.spread import spread_metrics
 from grpo_bench.grpo.update_log import UpdateLog
@@ -256,7 +256,7 @@ class GRPO(GroupAlgorithm):
                 with torch.set_grad_enabled(self.ent_coef > 0):
                     entropy = distribution.entropy()
                 if entropy is not None and self.ent_coef:
-                    loss = loss - self.ent_coef * (batch.token_weights * entropy).sum()
+                    loss = loss - self.ent_coef * (batch.real(batch.weights) * entropy).sum()
                 if self.reference is not None:
                     kl = kl_loss(self.kl, self.reference, batch, distribution, logp, log)
                     if self.kl_coef:  # 0 times an infinite KL would not be 0
@@ -275,7 +275,7 @@ class GRPO(GroupAlgorithm):
                 log.add("grad_norm", grad_norm)
                 if entropy is not None:
                     log.add("entropy_loss", -entropy.mean())
-                log.add_ratio(logp, batch.old_logp, batch.mask)
+                log.add_ratio(batch.real(logp.detach() - batch.old_logp))
 
         self.doctor.examine_update(log, first=self._n_iterations == 0)
         self._n_iterations += 1
@@ -311,7 +311,8 @@ class GRPO(GroupAlgorithm):
         options = (self.baseline, self.ddof, self.eps)
         if self.supervision == "process":
             shape = (*valid.shape, -1)
-            steps, mask = rollout.rewards.view(shape), rollout.mask.view(shape)
+            steps = rollout.rewards.view(shape)
+            mask = upload(rollout.mask, steps.device).view(shape)
             advantages = process_advantages(steps, mask, *options)
         else:
             advantages = group_advantages(rollout.returns, *options, valid)
@@ -336,5 +337,5 @@ class GRPO(GroupAlgorithm):
                 f"{returns[group].tolist()}; mend the reward, or pass nan_reward='drop' to take "
                 "such rollouts out of their groups"
             )
-        rollout.mask &= valid.view(-1, 1)
+        rollout.mask &= valid.view(-1, 1).cpu()
         return valid

@@ -218,7 +218,7 @@ class GroupAlgorithm(BaseAlgorithm):
         """SB3's rolling window of episode returns, lengths and successes."""
         assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
         last = slice(-self._stats_window_size, None)
-        returns = rollout.returns.flatten()[last]
+        returns = rollout.returns.flatten()[last].cpu()
         finite = torch.isfinite(returns)  # the others are dropped, or an error before long
         kept = zip(returns[finite].tolist(), rollout.lengths[last][finite].tolist(), strict=True)
         self.ep_info_buffer.extend({"r": r, "l": n} for r, n in kept)

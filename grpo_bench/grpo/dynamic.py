@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpo_bench.grpo.advantages import group_std, without_spread
-from grpo_bench.grpo.rollout import Rollout, TensorObs, take
+from grpo_bench.grpo.rollout import Rollout, TensorObs, take, upload
 
 Play = Callable[[int], Rollout | None]  # that many groups of new problems; None: stopped
 
@@ -51,21 +51,22 @@ def without_outcome_spread(rollout: Rollout, tol: float) -> Tensor:
 
 def select(rollout: Rollout, groups: Tensor) -> Rollout:
     """The chosen groups, (n_problems,) bool, and only the observations that they met."""
-    episodes = groups.repeat_interleave(rollout.group_size)
+    groups = groups.cpu()
+    episodes = groups.repeat_interleave(rollout.group_size).nonzero().flatten()
     mask = rollout.mask[episodes]
     used, rows = torch.unique(rollout.rows[episodes][mask], return_inverse=True)
-    chosen = groups.cpu().numpy()
+    there = upload(episodes, rollout.rewards.device)
     return replace(
         rollout,
-        observations=take(rollout.observations, used),
+        observations=take(rollout.observations, upload(used, there.device)),
         rows=torch.zeros_like(mask, dtype=torch.long).masked_scatter(mask, rows),
-        actions=rollout.actions[episodes],
-        old_logp=rollout.old_logp[episodes],
-        rewards=rollout.rewards[episodes],
+        actions=rollout.actions[there],
+        old_logp=rollout.old_logp[there],
+        rewards=rollout.rewards[there],
         mask=mask,
         truncated=rollout.truncated[episodes],
-        success=rollout.success[np.repeat(chosen, rollout.group_size)],
-        starts=rollout.starts[chosen],
+        success=rollout.success[episodes.numpy()],
+        starts=rollout.starts[groups.numpy()],
     )
 
 

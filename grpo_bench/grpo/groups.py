@@ -10,14 +10,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 from grpo_bench.vec_env import VectorEnvAdapter, base_vec_env, takes_problem_ids
 
 
 class Step(NamedTuple):
-    """One step of all E sub-environments; rows of those that wait mean nothing."""
+    """One step of all E sub-environments; rows of those that wait mean nothing. How episodes end
+    and what they pay is told on the host, which keeps count of them, wherever ``obs`` is."""
 
     obs: Any
     rewards: np.ndarray  # (E,)
@@ -31,6 +33,7 @@ class GroupSource(Protocol):
 
     kind: str  # what a start is: "problem_id", "seed" or "mixed_start"
     n_envs: int
+    takes_tensors: bool  # actions are tensors, and so are observations
 
     def draw(self, n: int) -> np.ndarray:
         """n starts, (n,)."""
@@ -40,9 +43,20 @@ class GroupSource(Protocol):
         """Begin start i in sub-environment i; first observations, batched."""
         ...
 
-    def step(self, actions: np.ndarray) -> Step:
-        """One action (E, ...) in every sub-environment."""
+    def step(self, actions: Any) -> Step:
+        """One action (E, ...) in every sub-environment: an array, or a tensor where the source
+        ``takes_tensors``."""
         ...
+
+
+def lives_on_device(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether the environment gives and takes tensors, on the device that it names."""
+    return isinstance(getattr(env.unwrapped, "device", None), torch.device)
+
+
+def to_host(values: Any) -> np.ndarray:
+    """An array, or a tensor of any device, as an array."""
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
 def make_source(env: VecEnv, rng: np.random.Generator, mixed_start: bool) -> GroupSource:
@@ -63,6 +77,7 @@ class VectorEnvSource(GroupSource):
     def __init__(self, adapter: VectorEnvAdapter, rng: np.random.Generator, mixed_start: bool):
         self.env, self.mode, self.rng = adapter.env, adapter.mode, rng
         self.n_envs = adapter.num_envs
+        self.takes_tensors = lives_on_device(self.env)
         self._seed = adapter._pending_seed()
         if mixed_start:
             self.kind = "mixed_start"
@@ -80,7 +95,7 @@ class VectorEnvSource(GroupSource):
 
     def draw(self, n: int) -> np.ndarray:
         if self.kind == "problem_id":
-            return self.env.unwrapped.draw_problems(n)  # type: ignore[attr-defined]
+            return to_host(self.env.unwrapped.draw_problems(n))  # type: ignore[attr-defined]
         return self.rng.integers(2**31, size=n)
 
     def reset(self, starts: np.ndarray) -> Any:
@@ -92,14 +107,15 @@ class VectorEnvSource(GroupSource):
             case _:
                 return self.env.reset()[0]
 
-    def step(self, actions: np.ndarray) -> Step:
-        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+    def step(self, actions: Any) -> Step:
+        obs, *ends, infos = self.env.step(actions)
+        rewards, terminated, truncated = map(to_host, ends)
         dones = terminated | truncated
         final = infos.get("final_info", infos)
         success = np.full(self.n_envs, np.nan)
         if "is_success" in final:
-            said = final.get("_is_success", np.ones(self.n_envs, dtype=bool))
-            success[said] = final["is_success"][said]
+            said = to_host(final.get("_is_success", np.ones(self.n_envs, dtype=bool)))
+            success[said] = to_host(final["is_success"])[said]
         if self.mode is AutoresetMode.DISABLED and self.kind != "problem_id" and dones.any():
             obs, _ = self.env.reset(options={"reset_mask": dones})
         return Step(obs, rewards, dones, truncated & ~terminated, success)
@@ -112,6 +128,7 @@ class VecEnvSource(GroupSource):
     def __init__(self, env: VecEnv, rng: np.random.Generator, mixed_start: bool):
         self.env, self.rng = env, rng
         self.n_envs = env.num_envs
+        self.takes_tensors = False
         env.reset()
         base = base_vec_env(env)
         has_ids = all("problem_id" in info for info in base.reset_infos)
@@ -137,7 +154,7 @@ class VecEnvSource(GroupSource):
                 base._seeds = starts.tolist()
         return self.env.reset()
 
-    def step(self, actions: np.ndarray) -> Step:
+    def step(self, actions: Any) -> Step:
         obs, rewards, dones, infos = self.env.step(actions)
         success = np.array([float(info.get("is_success", np.nan)) for info in infos])
         truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])

@@ -12,7 +12,7 @@ from torch import Tensor
 from grpo_bench.grpo.batches import Minibatch
 from grpo_bench.grpo.kl import FORMS, exact, k1, k3, sample_term
 from grpo_bench.grpo.policies import ActorPolicy
-from grpo_bench.grpo.rollout import Rollout
+from grpo_bench.grpo.rollout import Rollout, upload
 from grpo_bench.grpo.update_log import UpdateLog
 
 
@@ -45,8 +45,9 @@ def kl_of_rollouts(
     form: str, reference: ActorPolicy, ref_params: Tensor, rollout: Rollout
 ) -> Tensor:
     """The form's sum over each rollout, at sampling, (n_problems, group_size)."""
-    mask = rollout.mask
-    ref = reference.distribution(ref_params[rollout.rows[mask]])
+    device = ref_params.device
+    ref = reference.distribution(ref_params[upload(rollout.rows[rollout.mask], device)])
+    mask = upload(rollout.mask, device)
     ref_logp = torch.zeros_like(rollout.old_logp)
     ref_logp[mask] = ref.log_prob(rollout.actions[mask])
     terms = sample_term(form, rollout.old_logp, ref_logp, rollout.old_logp, mask)
@@ -71,13 +72,13 @@ def kl_loss(
     assert batch.ref_params is not None
     ref = reference.distribution(batch.ref_params[batch.rows])
     ref_logp = batch.padded(ref.log_prob(batch.actions))
-    log.add("kl_ref_k1", k1(logp.detach(), ref_logp)[batch.mask].mean())
-    log.add("kl_ref_k3", k3(logp.detach(), ref_logp)[batch.mask].mean())
+    log.add("kl_ref_k1", batch.real(k1(logp.detach(), ref_logp)).mean())
+    log.add("kl_ref_k3", batch.real(k3(logp.detach(), ref_logp)).mean())
     with torch.set_grad_enabled(form == "exact"):
         divergence = exact(distribution, ref)  # (m,)
     log.add("kl_ref", divergence.mean())
     if FORMS[form].place == "return":
         return logp.new_zeros(())
     if form == "exact":
-        return (batch.token_weights * divergence).sum()
+        return (batch.real(batch.weights) * divergence).sum()
     return (batch.weights * sample_term(form, logp, ref_logp, batch.old_logp, batch.mask)).sum()

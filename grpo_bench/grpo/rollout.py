@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
 
 from grpo_bench.grpo.groups import GroupSource, Step
@@ -25,6 +24,9 @@ class Rollout:
     Observations are kept once: ``rows`` says which one each action was taken in. The members of
     a group share their first observation, so a one-step task stores, and sends through the
     network, one observation per problem instead of one per rollout.
+
+    What was seen, done and paid is on the policy's device. Who acted when, in which observation
+    (``rows``, ``mask``, ``truncated``) is on the host, which plays the episodes and so knows it.
     """
 
     observations: TensorObs  # (M, ...) distinct observations
@@ -103,7 +105,6 @@ def _play_wave(
     those that ended wait, as do sub-environments beyond the wave."""
     space = policy.action_space
     obs = source.reset(np.resize(starts, source.n_envs))
-    sent = np.zeros((source.n_envs, *(space.shape or ())), dtype=space.dtype)
     active = np.arange(len(wave))
     first = True
     while len(active):
@@ -112,16 +113,17 @@ def _play_wave(
         else:
             seen, rows = builder.next(obs, active)
         with torch.no_grad():
-            params = policy(obs_as_tensor(seen, policy.device))
+            params = policy(as_tensors(seen, policy.device))
             if first:  # members of a group share a row: spread its parameters over them
-                params = params[torch.as_tensor(rows.local, device=policy.device)]
+                params = params[upload(torch.as_tensor(rows.local), policy.device)]
             distribution = policy.distribution(params)
             actions = distribution.get_actions()
             logp = distribution.log_prob(actions)
+        chosen = to_env(actions, space, source.takes_tensors)
         if first:  # what a sub-environment beyond the wave is sent must be an action, too
-            sent[:] = np.resize(to_env(actions, space), sent.shape)
+            sent = chosen[np.resize(active, source.n_envs)]
         else:
-            sent[active] = to_env(actions, space)
+            sent[active] = chosen
         step = source.step(sent)
         builder.add(wave[active], rows.index, actions, logp, step.rewards[active])
         dones = step.dones[active]
@@ -140,12 +142,15 @@ def _told(step: Step, active: np.ndarray, ended: np.ndarray) -> dict[str, Any]:
     return {"obs": step.obs, "rewards": rewards, "dones": dones, "active": active}
 
 
-def to_env(actions: Tensor, space: spaces.Space[Any]) -> np.ndarray:
-    """Sampled actions as the environment takes them; a Gaussian's are clipped into the Box."""
+def to_env(actions: Tensor, space: spaces.Space[Any], as_tensor: bool = False) -> Any:
+    """Sampled actions as the environment takes them, as an array unless ``as_tensor``; a Gaussian's
+    are clipped into the Box."""
+    if as_tensor:
+        return actions
     array = actions.cpu().numpy().reshape(-1, *(space.shape or ()))
     if isinstance(space, spaces.Box):
-        return np.clip(array, space.low, space.high)
-    return array
+        array = np.clip(array, space.low, space.high)
+    return array.astype(space.dtype, copy=False)
 
 
 @dataclass
@@ -214,15 +219,13 @@ class RolloutBuilder:
         episodes = np.concatenate([step[0] for step in self.steps])
         times = occurrence(episodes)
         t_max = int(times.max()) + 1
-        at = (
-            torch.as_tensor(episodes, device=self.device),
-            torch.as_tensor(times, device=self.device),
-        )
+        at = torch.as_tensor(episodes * t_max + times)  # of each action in the n * t_max places
+        there = upload(at, self.device)
 
         def scatter(values: Tensor) -> Tensor:
-            padded = values.new_zeros((n, t_max, *values.shape[1:]))
-            padded[at] = values.to(self.device)
-            return padded
+            flat = values.new_zeros((n * t_max, *values.shape[1:]))
+            places = there if values.device == there.device else at
+            return flat.index_copy(0, places, values).unflatten(0, (n, t_max))
 
         rewards = np.concatenate([step[4] for step in self.steps]).astype(np.float32)
         rows = np.concatenate([step[1] for step in self.steps])
@@ -230,13 +233,13 @@ class RolloutBuilder:
         for ended, succeeded, cut_off in self.ends:
             success[ended], truncated[ended] = succeeded, cut_off
         return Rollout(
-            observations=obs_as_tensor(_concatenate(self.observations), self.device),
+            observations=as_tensors(_concatenate(self.observations), self.device),
             rows=scatter(torch.as_tensor(rows)),
             actions=scatter(torch.cat([step[2] for step in self.steps])),
             old_logp=scatter(torch.cat([step[3] for step in self.steps])),
-            rewards=scatter(torch.as_tensor(rewards)),
+            rewards=scatter(upload(torch.as_tensor(rewards), self.device)),
             mask=scatter(torch.ones(len(episodes), dtype=torch.bool)),
-            truncated=torch.as_tensor(truncated, device=self.device),
+            truncated=torch.as_tensor(truncated),
             success=success,
             starts=starts,
             group_size=self.group_size,
@@ -254,7 +257,7 @@ class RolloutBuilder:
         for name, values in parts.items():
             differs = values != firsts[name][local]
             if differs.any():
-                slot = int(np.argwhere(differs)[0, 0])
+                slot = int(differs.nonzero()[0][0])
                 raise ValueError(
                     f"members of the group of start {starts[slot]} begin with different "
                     f"observations (in {name!r}, sub-environment {slot}): a group is G rollouts "
@@ -276,6 +279,20 @@ def occurrence(values: np.ndarray) -> np.ndarray:
     return times
 
 
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device, without waiting for what the device does now."""
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
+
+
+def as_tensors(obs: Any, device: torch.device) -> TensorObs:
+    """Observations, arrays or tensors or a dict of them, as tensors on the device."""
+    if isinstance(obs, dict):
+        return {name: torch.as_tensor(values, device=device) for name, values in obs.items()}
+    return torch.as_tensor(obs, device=device)
+
+
 def take(obs: Any, index: Any) -> Any:
     """Rows of observations, arrays or tensors, or dicts of them."""
     if isinstance(obs, dict):
@@ -287,5 +304,5 @@ def _concatenate(parts: list[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], dict):
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return np.concatenate(parts)
+        return {name: _concatenate([part[name] for part in parts]) for name in parts[0]}
+    return torch.cat(parts) if isinstance(parts[0], Tensor) else np.concatenate(parts)

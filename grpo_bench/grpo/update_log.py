@@ -19,9 +19,9 @@ class UpdateLog:
         """A scalar of this minibatch."""
         self.columns.setdefault(name, []).append(value.detach())
 
-    def add_ratio(self, logp: Tensor, old_logp: Tensor, mask: Tensor) -> None:
-        """log pi - log pi_old of this minibatch, all (n, T)."""
-        self.log_ratios.append((logp.detach() - old_logp)[mask])
+    def add_ratio(self, log_ratio: Tensor) -> None:
+        """log pi - log pi_old of this minibatch's actions, (m,)."""
+        self.log_ratios.append(log_ratio)
 
     def means(self) -> dict[str, float]:
         """The mean of each name, and ``approx_kl``; empty without a minibatch."""

@@ -170,9 +170,8 @@ def test_weights_loaded_before_training_are_no_fault_nor_is_a_kl_later_on():
 def test_rounding_is_no_finding(off, found):
     doctor, log = Doctor(), UpdateLog()
     log.add("kl_ref_k3", torch.tensor(0.9 * ROUNDING))
-    logp = torch.tensor([[-1.0, -1.0 + off * ROUNDING], [-1.0, 5.0]])
-    log.add_ratio(logp, torch.full((2, 2), -1.0), torch.tensor([[True, True], [True, False]]))
-    log.add_ratio(logp + 1, torch.full((2, 2), -1.0), torch.ones(2, 2, dtype=torch.bool))
+    log.add_ratio(torch.tensor([0.0, off * ROUNDING]))
+    log.add_ratio(torch.tensor([1.0, 1.0]))
     log.add("kl_ref_k3", torch.tensor(9.0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
