@@ -19,6 +19,7 @@ from grpo_bench.grpo.advantages import (
 from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.batches import minibatches
 from grpo_bench.grpo.doctor import Doctor
+from grpo_bench.grpo.gradients import clip_grad_norm
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.grpo.objectives import Clip, policy_loss
 from grpo_bench.grpo.policies import ActorPolicy
@@ -240,7 +241,8 @@ class GRPO(GroupAlgorithm):
                 self.aggregation,
                 self.max_len,
             ):
-                distribution = self.policy.distribution(self.policy(batch.observations)[batch.rows])
+                params = self.policy(batch.observations).index_select(0, batch.rows)
+                distribution = self.policy.distribution(params)  # of the m actions
                 logp = batch.padded(distribution.log_prob(batch.actions))  # (n, T)
                 surrogate = policy_loss(
                     logp,
@@ -265,7 +267,7 @@ class GRPO(GroupAlgorithm):
                 for parameter in parameters:  # optimizer.zero_grad(), less its hooks
                     parameter.grad = None
                 loss.backward()
-                grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+                grad_norm = clip_grad_norm(parameters, self.max_grad_norm)
                 self.policy.optimizer.step()
                 self._n_updates += 1
 

@@ -91,11 +91,12 @@ def clipped_surrogate(
     side still learns.
     """
     unclipped = ratio * advantages
-    bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages
-    surrogate = torch.minimum(unclipped, bounded)
+    # where a bound holds it is a constant: autograd need not pass through it
+    bound = ratio.detach().clamp(1.0 - clip.low, 1.0 + clip.high) * advantages
+    surrogate = torch.where(bound < unclipped, bound, unclipped)
     if clip.dual is not None:
         floor = clip.dual * advantages
-        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, floor), surrogate)
+        surrogate = torch.where((advantages < 0) & (surrogate < floor), floor, surrogate)
     return surrogate, surrogate != unclipped
 
 
