@@ -97,7 +97,7 @@ def _sample(
     That is what ``torch.multinomial`` does to draw one of each row, argmax p / q with q exponential
     (a race of clocks with rates p), but with one call for all rows of all seeds, and no checks.
     """
-    probabilities = distribution.distribution.probs.view(*shape[:2], 1, -1)  # (S, P, 1, n_actions)
+    probabilities = distribution.log_probs.exp().view(*shape[:2], 1, -1)  # (S, P, 1, n_actions)
     clocks = probabilities.new_empty((*shape, probabilities.shape[-1]))
     for of_seed, generator in zip(clocks, generators, strict=True):
         of_seed.exponential_(generator=generator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from stable_baselines3.common.distributions import CategoricalDistribution
 from torch import Tensor
@@ -12,8 +13,8 @@ class LogSoftmaxDistribution(CategoricalDistribution):
     """The same distribution, computed from one ``log_softmax``.
 
     torch's ``Categorical`` normalises, checks and broadcasts in a dozen operations more, which on
-    a small network take as long as its layers; it is made only where it is asked for (to sample).
-    Nothing is checked: NaN logits raise when actions are sampled.
+    a small network take as long as its layers; it is made only where it is asked for. Nothing is
+    checked: NaN logits raise when actions are sampled.
     """
 
     log_probs: Tensor  # (n, n_actions)
@@ -27,6 +28,14 @@ class LogSoftmaxDistribution(CategoricalDistribution):
     def distribution(self) -> Categorical:  # type: ignore[override]
         """As torch has it."""
         return Categorical(logits=self.log_probs, validate_args=False)
+
+    def sample(self) -> Tensor:
+        """One action of each, (n,)."""
+        return torch.multinomial(self.log_probs.exp(), 1).squeeze(-1)
+
+    def mode(self) -> Tensor:
+        """The most probable action of each, (n,)."""
+        return self.log_probs.argmax(dim=-1)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """log pi(a) of actions (n,), (n,)."""
