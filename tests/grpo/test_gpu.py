@@ -1,6 +1,7 @@
 """On a CUDA device: it learns there, and an update is the one of the CPU."""
 
 import copy
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -73,9 +74,33 @@ def test_the_update_is_that_of_the_cpu(name, kl):
     torch.testing.assert_close(parameters(gpu).cpu(), parameters(cpu), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("kl", ["none", "k3", "exact"])
+@pytest.mark.parametrize("name", HOMES)
+def test_passes_never_wait_for_the_device(name, kl):
+    """What an update has to fetch from the device, it fetches once, however many passes it makes
+    and minibatches it has."""
+    waits = []
+    for n_epochs, batch_size in ((1, 32), (4, 8)):
+        settings = {"n_epochs": n_epochs, "batch_size": batch_size, "ent_coef": 0.01}
+        model = make(name, "cuda", kl=kl, kl_coef=0.0 if kl == "none" else 0.1, **settings)
+        collected(model)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                model.train()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits.append(sum("synchroniz" in str(warning.message) for warning in told))
+    assert waits[0] == waits[1]
+
+
+ON_THE_HOST = ("rows", "mask", "truncated")
+
+
 def on_device(rollout, device):
     for name, value in vars(rollout).items():
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and name not in ON_THE_HOST:
             setattr(rollout, name, value.to(device))
         elif isinstance(value, dict):
             setattr(rollout, name, {key: part.to(device) for key, part in value.items()})
