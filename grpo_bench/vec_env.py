@@ -38,7 +38,7 @@ class VectorEnvAdapter(VecEnv):
         self._reset_options()
         self._returns[:] = 0.0
         self._lengths[:] = 0
-        self.reset_infos = [one_info(infos, i) for i in range(self.num_envs)]
+        self.reset_infos = infos_apart(infos, np.ones(self.num_envs, dtype=bool))
         return obs
 
     def step_async(self, actions: np.ndarray) -> None:
@@ -54,14 +54,18 @@ class VectorEnvAdapter(VecEnv):
         dones = terminated | truncated
         self._returns += rewards
         self._lengths += 1
-        each: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        each = infos_apart(infos.get("final_info", infos), dones)
         if dones.any():
-            final_obs, final_info = infos.get("final_obs", obs), infos.get("final_info", infos)
-            for i in dones.nonzero()[0].tolist():
-                each[i] = one_info(final_info, i)
-                each[i]["terminal_observation"] = _pick(final_obs, i)
-                each[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
-                each[i]["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
+            columns = (
+                _rows(infos.get("final_obs", obs), dones),
+                (truncated & ~terminated)[dones].tolist(),
+                self._returns[dones].tolist(),
+                self._lengths[dones].tolist(),
+            )
+            for i, last, cut, r, length in zip(dones.nonzero()[0].tolist(), *columns, strict=True):
+                each[i]["terminal_observation"] = last
+                each[i]["TimeLimit.truncated"] = cut
+                each[i]["episode"] = {"r": r, "l": length}
             self._returns[dones] = 0.0
             self._lengths[dones] = 0
             if self.mode is AutoresetMode.DISABLED:
@@ -115,14 +119,39 @@ def takes_problem_ids(env: VectorEnv[Any, Any, Any]) -> bool:
     return hasattr(env.unwrapped, "draw_problems")
 
 
-def one_info(infos: dict[str, Any], i: int) -> dict[str, Any]:
-    """Sub-environment i's info out of Gymnasium's batched one."""
-    return {
-        name: value[i].item() if isinstance(value[i], np.generic) else value[i]
-        for name, value in infos.items()
-        if not name.startswith("_") and isinstance(value, np.ndarray)
-        if infos.get(f"_{name}", np.ones(i + 1, dtype=bool))[i]
-    }
+def infos_apart(infos: dict[str, Any], which: np.ndarray) -> list[dict[str, Any]]:
+    """Gymnasium's batched infos as a dict of Python values for each sub-environment.
+
+    A column is taken apart at a time: this runs at every step, for each of thousands of episodes.
+
+    Args:
+        infos: arrays (n, ...); key k is there for the sub-environments that the mask ``_k`` (n,)
+            names, or for all where there is no such mask. What is no array is left out.
+        which: (n,) bool; the others' dicts are empty.
+    """
+    each: list[dict[str, Any]] = [{} for _ in which]
+    for name, values in infos.items():
+        if name.startswith("_") or not isinstance(values, np.ndarray):
+            continue
+        there = which & infos.get(f"_{name}", True)
+        for i, value in zip(there.nonzero()[0].tolist(), _plain(values[there]), strict=True):
+            each[i][name] = value
+    return each
+
+
+def _plain(values: np.ndarray) -> list[Any]:
+    """An array (n, ...) as a list of n, numbers as Python's."""
+    if values.ndim == 1 and values.dtype != object:
+        return values.tolist()
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
+
+
+def _rows(batch: Any, which: np.ndarray) -> list[Any]:
+    """The observations at which ``which`` (n,) is true, of an array or a dict of arrays."""
+    if isinstance(batch, dict):
+        columns = [_rows(array, which) for array in batch.values()]
+        return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
+    return list(batch[which])
 
 
 def base_vec_env(env: VecEnv) -> VecEnv:
@@ -140,9 +169,3 @@ def seed_sub_environments(env: VecEnv, sequence: np.random.SeedSequence) -> None
     """
     base = base_vec_env(env)
     base._seeds = [int(seed) for seed in sequence.generate_state(base.num_envs)]
-
-
-def _pick(batch: Any, i: int) -> Any:
-    if isinstance(batch, dict):
-        return {name: array[i] for name, array in batch.items()}
-    return batch[i]

@@ -6,10 +6,10 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 from toys import Walk
 
-from grpo_bench.vec_env import VectorEnvAdapter, one_info
+from grpo_bench.vec_env import VectorEnvAdapter, infos_apart
 
 N = 5
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
@@ -150,15 +150,154 @@ def test_attributes_methods_and_pictures():
     assert all(picture.ndim == 3 for picture in drawn.get_images())
 
 
-def test_one_info_takes_what_is_there():
+# -- infos, against an implementation that takes one sub-environment after another ----------------
+
+MAKERS = {
+    "vlm": vlm,
+    "arithmetic": tokens,
+    "format": lambda mode: gym.make_vec("GRPO-Format-v0", N, autoreset_mode=mode),
+    "sync": lambda mode: SyncVectorEnv(
+        [lambda i=i: Chatty(i) for i in range(N)], autoreset_mode=mode
+    ),
+    "sync tokens": lambda mode: SyncVectorEnv(
+        [lambda: gym.make("GRPO-Arithmetic-v0", max_tokens=5)] * N, autoreset_mode=mode
+    ),
+}
+
+
+class Chatty(Walk):
+    """A walk whose infos differ from one sub-environment, and from one step, to the next."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.steps = number, 0
+
+    def step(self, action):
+        *given, info = super().step(action)
+        self.steps += 1
+        info["steps"] = self.steps
+        if self.number % 2:
+            info["text"], info["flag"] = f"odd {self.number}", np.bool_(self.steps % 2)
+        if self.steps % 3 == 0:
+            info["vector"] = np.array([self.number, self.steps])
+            info["nested"] = {"a": 1}
+        return *given, info
+
+
+def plainly(infos, i):
+    """Sub-environment i's info."""
+    found = {}
+    for name, values in infos.items():
+        if name[0] == "_" or not isinstance(values, np.ndarray):
+            continue
+        if f"_{name}" not in infos or infos[f"_{name}"][i]:
+            found[name] = values[i].item() if isinstance(values[i], np.generic) else values[i]
+    return found
+
+
+def assert_alike(one, two):
+    """Equal values of equal types, and arrays with equal dtypes, down to the leaves."""
+    assert type(one) is type(two)
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key in one:
+            assert_alike(one[key], two[key])
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == two.dtype
+        np.testing.assert_array_equal(one, two)
+    else:
+        assert one == two
+
+
+@both_modes
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_infos_are_those_of_the_sub_environments_one_by_one(mode, make):
+    ours, raw = VectorEnvAdapter(make(mode)), make(mode)
+    ours.seed(3)
+    ours.reset()
+    returns, lengths, ended = np.zeros(N), np.zeros(N, dtype=int), 0
+    _, infos = raw.reset(seed=[3 + i for i in range(N)] if isinstance(raw, SyncVectorEnv) else 3)
+    for i in range(N):
+        assert_alike(ours.reset_infos[i], plainly(infos, i))
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        actions = rng.integers(2, size=N)
+        *_, seen = ours.step(actions)
+        obs, rewards, terminated, truncated, infos = raw.step(actions)
+        dones = terminated | truncated
+        returns += rewards
+        lengths += 1
+        last, final = infos.get("final_obs", obs), infos.get("final_info", infos)
+        for i in range(N):
+            if not dones[i]:
+                assert seen[i] == {}
+                continue
+            ended += 1
+            expected = plainly(final, i) | {
+                "terminal_observation": {name: part[i] for name, part in last.items()}
+                if isinstance(last, dict)
+                else last[i],
+                "TimeLimit.truncated": bool(truncated[i] and not terminated[i]),
+                "episode": {"r": float(returns[i]), "l": int(lengths[i])},
+            }
+            assert_alike(seen[i], expected)
+        returns[dones], lengths[dones] = 0, 0
+        if mode is AutoresetMode.DISABLED and dones.any():
+            raw.reset(options={"reset_mask": dones})
+    assert ended > N
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_infos_apart_of_any_sub_environments(mode, make):
+    """Whatever the mode, and whichever sub-environments are asked for; the others' are empty."""
+    env = make(mode)
+    env.reset(seed=0)
+    rng, dones = np.random.default_rng(0), np.zeros(N, dtype=bool)
+    for _ in range(12):
+        if mode is AutoresetMode.DISABLED and dones.any():
+            env.reset(options={"reset_mask": dones})
+        _, _, terminated, truncated, infos = env.step(rng.integers(2, size=N))
+        dones = terminated | truncated
+        which = rng.random(N) < 0.5
+        for batched in (infos, infos.get("final_info", infos)):
+            for i, info in enumerate(infos_apart(batched, which)):
+                assert_alike(info, plainly(batched, i) if which[i] else {})
+
+
+def test_infos_apart_by_hand():
     infos = {
         "a": np.array([1.0, 2.0]),
         "_a": np.array([True, False]),
         "b": np.array([3, 4]),
         "nested": {"c": np.array([1, 2])},
     }
-    assert one_info(infos, 0) == {"a": 1.0, "b": 3}
-    assert one_info(infos, 1) == {"b": 4}
+    assert infos_apart(infos, np.array([True, True])) == [{"a": 1.0, "b": 3}, {"b": 4}]
+    assert infos_apart(infos, np.array([False, True])) == [{}, {"b": 4}]
+
+
+@both_modes
+@pytest.mark.parametrize("make", [vlm, tokens])
+def test_wrappers_of_sb3_go_around_it(mode, make):
+    """VecMonitor counts the same episodes; VecNormalize normalises the last observation as well."""
+    bare, wrapped = VectorEnvAdapter(make(mode)), VecMonitor(VectorEnvAdapter(make(mode)))
+    keys = ["tokens"] if make is tokens else None
+    normalised = VecNormalize(VectorEnvAdapter(make(mode)), norm_obs_keys=keys)
+    for env in (bare, wrapped, normalised):
+        env.seed(0)
+        env.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        actions = rng.integers(4, size=N)
+        *_, dones, expected = bare.step(actions)
+        monitored, scaled = wrapped.step(actions)[3], normalised.step(actions)[3]
+        for i in dones.nonzero()[0]:
+            episode = monitored[i]["episode"]
+            assert {"r": episode["r"], "l": episode["l"]} == expected[i]["episode"]
+            assert_alike(
+                scaled[i]["terminal_observation"],
+                normalised.normalize_obs(expected[i]["terminal_observation"]),
+            )
 
 
 @both_modes
