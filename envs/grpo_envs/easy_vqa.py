@@ -99,7 +99,7 @@ class EasyVQASource:
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
         """n ids, (n,), uniform over the questions of the split."""
         ids = self.tables.ids[split]
-        return ids[rng.integers(len(ids), size=n)]
+        return ids.take(rng.integers(len(ids), size=n))
 
     def problem_ids(self, split: Split) -> IntArray:
         """All ids of the split, in the order of the package."""
@@ -111,13 +111,13 @@ class EasyVQASource:
 
     def place(self, ids: IntArray) -> IntArray:
         """Where the right answer stands, (n,)."""
-        return self.tables.place[ids]
+        return self.tables.place.take(ids)
 
     def observe(self, ids: IntArray) -> NDArray[np.float32]:
         """Image 64, question 32, answers 4 x 8: (n, 128). Two gathers, nothing copied twice."""
         observations = np.empty((len(ids), 4, BLOCK), dtype=np.float32)
         # "clip" spares a buffer that "raise" would fill first; the indices are all in range
-        blocks = self.tables.block_of[ids]
+        blocks = self.tables.block_of.take(ids, axis=0)
         self.tables.blocks.take(blocks, axis=0, out=observations, mode="clip")
         return observations.reshape(len(ids), -1)
 

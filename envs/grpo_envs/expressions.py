@@ -42,6 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "medium": {"operators": "+-*", "digits": 2, "chain": 2},
     "hard": {"operators": "+-*//mod", "digits": 3, "chain": 3},
 }
+MAX_BASE = 10**4  # operands have at most four digits
 MAX_LISTED = 200_000  # a space with more problems than this is represented by a sample
 N_LISTED = 2_000  # of this many in each split
 
@@ -90,6 +91,12 @@ class Expressions:
         self._rest_commute = np.isin(self.operators, ("+", "-", "*", "//"))
         self._op_tokens = np.array([TOKEN_ID[op] for op in self.operators])
         self._op_numbers = np.array([OPERATORS.index(op) for op in self.operators])
+        self._operand_slots = number_slots(np.arange(self._base), self.digits)[:, 1:]
+        # what the hash is taken of does not depend on this space's radix
+        self._operand_key = MAX_BASE ** np.arange(self.chain, -1, -1)
+        self._operator_key = len(OPERATORS) ** np.arange(self.chain - 1, -1, -1)
+        self._operator_key *= MAX_BASE ** (self.chain + 1)
+        self._chain_key = self.chain * len(OPERATORS) ** self.chain * MAX_BASE ** (self.chain + 1)
 
     # -- ids --------------------------------------------------------------------------------------
 
@@ -189,18 +196,13 @@ class Expressions:
         good = ~self._by_zero(operators, operands) & (self.ids(operators, operands) == raw)
         return raw[good]
 
-    def _hash(self, ids: IntArray) -> UInt64Array:
-        """(n,), a function of the problem alone, whatever this space's radix is."""
-        operators, operands = self.parts(ids)
-        key = np.full(len(ids), self.chain)
-        for k in range(self.chain):
-            key = key * len(OPERATORS) + self._op_numbers[operators[:, k]]
-        for k in range(self.chain + 1):
-            key = key * 10**4 + operands[:, k]
-        return mix(key.astype(np.uint64))
+    def _hash(self, operators: IntArray, operands: IntArray) -> UInt64Array:
+        """(n,), a function of the problems alone, whatever this space's radix is."""
+        key = self._op_numbers[operators] @ self._operator_key + operands @ self._operand_key
+        return mix((key + self._chain_key).astype(np.uint64))
 
     def _split(self, ids: IntArray) -> IntArray:
-        return _SPLIT_OF_TENTH[self._hash(ids) % np.uint64(10)]
+        return _SPLIT_OF_TENTH[self._hash(*self.parts(ids)) % np.uint64(10)]
 
     # -- what a problem looks like ----------------------------------------------------------------
 
@@ -221,18 +223,17 @@ class Expressions:
         operands comes first: the smaller one does in half of the problems.
         """
         operators, operands = self.parts(ids)
-        first = operands[:, 0].copy()
-        swap = self._first_two_commute[operators[:, 0]] & (self._hash(ids) >> np.uint64(63) == 1)
-        operands[:, 0] = np.where(swap, operands[:, 1], first)
-        operands[:, 1] = np.where(swap, first, operands[:, 1])
+        swap = self._hash(operators, operands) >> np.uint64(63) == 1
+        swap &= self._first_two_commute[operators[:, 0]]
+        operands[swap, :2] = operands[swap, 1::-1]
         one = np.ones((len(ids), 1), dtype=np.int64)
         columns = [one * TOKEN_ID["("]] * (self.chain - 1)
-        columns.append(number_slots(operands[:, 0], self.digits)[:, 1:])
+        columns.append(self._operand_slots[operands[:, 0]])
         for k in range(self.chain):
             if k > 0:
                 columns.append(one * TOKEN_ID[")"])
             columns.append(self._op_tokens[operators[:, k], None])
-            columns.append(number_slots(operands[:, k + 1], self.digits)[:, 1:])
+            columns.append(self._operand_slots[operands[:, k + 1]])
         return np.concatenate(columns, axis=1)
 
     @cached_property

@@ -21,10 +21,13 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, splitmix64's step
 def mix(z: UInt64Array) -> UInt64Array:
     """splitmix64's output function, of the shape of z: one to one on 64-bit integers, all bits
     well mixed."""
-    z = z + np.uint64(GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    z = z + np.uint64(GOLDEN)  # a new array; the rest is done in place
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
 
 
 def counters(n: int) -> UInt64Array:

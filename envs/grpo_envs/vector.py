@@ -74,7 +74,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         mask = self._reset_mask(options.get("reset_mask"))
         ids = options.get("problem_id")
         if ids is None:
-            ids = self.draw_problems(int(mask.sum()))
+            ids = self.draw_problems(int(np.count_nonzero(mask)))
         else:
             ids = np.asarray(ids)
             if ids.shape != (self.num_envs,):
@@ -86,25 +86,25 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         state = self._started()
         actions = self._check_actions(actions)
-        going = ~self._ended
-        if going.all():
-            outcome = self.task.step(state, actions)
+        waiting = self._ended
+        if waiting.any():
+            outcome = self._step_some(~waiting, actions)
         else:
-            outcome = self._step_some(going, actions)
+            outcome = self.task.step(state, actions)
         terminated = outcome.terminated
         infos = self._infos(outcome)
         match self.autoreset_mode:
             case AutoresetMode.SAME_STEP:
-                if terminated.any():
+                if ended := int(np.count_nonzero(terminated)):
                     final = {"final_obs": self.task.observe(state), "final_info": infos}
                     final |= {"_final_obs": terminated, "_final_info": terminated}
-                    self._restart(terminated, self.draw_problems(int(terminated.sum())))
+                    self._restart(terminated, self.draw_problems(ended))
                     infos = self._infos(None) | final
             case AutoresetMode.NEXT_STEP:
-                if not going.all():
-                    self._restart(~going, self.draw_problems(int((~going).sum())))
+                if waiting.any():
+                    self._restart(waiting, self.draw_problems(int(np.count_nonzero(waiting))))
                     infos["problem_id"] = state["problem_id"].astype(np.float64)
-                    terminated = terminated & going
+                    terminated = terminated & ~waiting
                 self._ended = terminated.copy()
             case AutoresetMode.DISABLED:
                 self._ended = terminated.copy()
@@ -145,7 +145,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         fresh = self.task.start(ids)
         if self._state is None:
             self._state = fresh
-        elif mask.all():
+        elif len(ids) == self.num_envs:
             self._state.update(fresh)
         else:
             for name, array in fresh.items():
