@@ -151,15 +151,16 @@ def verdict(
     *,
     at_least: float | None = None,
     at_most: float | None = None,
+    name: str = "ratio",
 ) -> str:
-    """A sentence that holds a ratio against one of the two targets: met if the whole interval
-    meets it, missed if none of it does, else open."""
-    low, high = found["ratio_low"], found["ratio_high"]
+    """A sentence that holds what ``ratio`` or ``spread`` found, under its name, against one of the
+    two targets: met if the whole interval meets it, missed if none of it does, else open."""
+    low, high = found[f"{name}_low"], found[f"{name}_high"]
     if at_least is not None:
-        met, missed, wanted = low >= at_least, high < at_least, f"at least {at_least:g}"
+        met, missed, wanted = low >= at_least, high < at_least, f"at least {at_least:,.9g}"
     else:
         assert at_most is not None, "verdict() needs at_least or at_most"
-        met, missed, wanted = high <= at_most, low > at_most, f"at most {at_most:g}"
+        met, missed, wanted = high <= at_most, low > at_most, f"at most {at_most:,.9g}"
     word = "met" if met else "missed" if missed else "open"
-    interval = f"{significant(found['ratio'])} [{significant(low)}, {significant(high)}]"
+    interval = f"{significant(found[name])} [{significant(low)}, {significant(high)}]"
     return f"Target {word}: {what} {interval}, wanted {wanted}"

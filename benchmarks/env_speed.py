@@ -1,5 +1,5 @@
 """Speed of the environments: the native vector environment beside SyncVectorEnv, AsyncVectorEnv and
-SB3's DummyVecEnv of the same task, and beside the copying of its observations alone.
+SB3's DummyVecEnv of the same task, and beside the floor, what a step takes whatever makes it.
 
     python benchmarks/env_speed.py --repeats 5 --out results/benchmarks
 
@@ -10,9 +10,10 @@ NEXT_STEP every second step of a one-step task is idle).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import gymnasium as gym
@@ -24,31 +25,45 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from grpo_bench.report.numbers import significant
 from grpo_bench.report.writers import Column
+from grpo_envs.task import Task
 
 IDS = ("GRPO-VLM-v0", "GRPO-Arithmetic-v0", "GRPO-Format-v0")
-NATIVE, COPY = "native", "copying observations alone"
-TARGET = 10.0  # times SyncVectorEnv at 1,024 sub-environments
+SIZES = (1, 16, 64, 256, 1024, 8192, 65536)
+NATIVE, SYNC = "native", "SyncVectorEnv"
+DRAW, NEXT = "floor: drawing the problems", "floor: copying the next observations"
+COPY, BOTH = "floor: copying the observations", "floor: drawing and copying"
+JUDGED = 1024  # the number of sub-environments of which there are targets
+FLOOR = (
+    "The floor has random actions, and of the environment nothing but what any implementation "
+    "hands over: the problems of the episodes that start are drawn (task.sample), and from where "
+    "they lie fresh arrays are filled with the observations (task.observe): the next one of every "
+    "sub-environment, and the last one of each episode that ends. A task of one step has two for "
+    "each transition."
+)
 
 Rate = Callable[[int], float]
 
 
 def subjects(
-    env_id: str, n: int, seconds: float, most: int, open_envs: ExitStack
+    env_id: str, n: int, seconds: float, most: int, most_processes: int, open_envs: ExitStack
 ) -> dict[str, Rate]:
     """What is measured at n sub-environments, each a function of the turn that gives transitions
     per second. The environments are made now and closed by ``open_envs``.
 
     Args:
         most: with more sub-environments than this only the native ones are made.
+        most_processes: the same for AsyncVectorEnv, which starts a process for each.
     """
     native = gym.make_vec(env_id, num_envs=n)
-    found: dict[str, Rate] = {
-        NATIVE: partial(stepping_vector, native, seconds),
-        COPY: partial(copying, native.reset(seed=0)[0], n, seconds),
-    }
     open_envs.callback(native.close)
-    if n <= most:
-        for name, mode in (("SyncVectorEnv", "sync"), ("AsyncVectorEnv", "async")):
+    found: dict[str, Rate] = {NATIVE: partial(stepping_vector, native, seconds)}
+    for name, part in floor(native.unwrapped.task, n).items():  # type: ignore[attr-defined]
+        found[name] = partial(repeating, part, n, seconds)
+    for name, mode, limit in (
+        (SYNC, "sync", most),
+        ("AsyncVectorEnv", "async", min(most, most_processes)),
+    ):
+        if n <= limit:
             env = gym.make_vec(
                 env_id,
                 num_envs=n,
@@ -57,6 +72,7 @@ def subjects(
             )
             open_envs.callback(env.close)
             found[name] = partial(stepping_vector, env, seconds)
+    if n <= most:
         dummy = DummyVecEnv([partial(gym.make, env_id)] * n)
         open_envs.callback(dummy.close)
         found["DummyVecEnv"] = partial(stepping_sb3, dummy, seconds)
@@ -65,6 +81,9 @@ def subjects(
         open_envs.callback(scalar.close)
         found["scalar"] = partial(stepping_scalar, scalar, seconds)
     return found
+
+
+# -- what is measured -----------------------------------------------------------------------------
 
 
 def stepping_scalar(env: gym.Env[Any, Any], seconds: float, turn: int) -> float:
@@ -83,38 +102,84 @@ def stepping_sb3(env: VecEnv, seconds: float, turn: int) -> float:
     env.reset()
     batched = gym.vector.utils.batch_space(env.action_space, env.num_envs)
     batched.seed(turn)
-    return repeated(lambda: env.step(batched.sample()), env.num_envs, seconds)
+    return repeating(lambda: env.step(batched.sample()), env.num_envs, seconds, turn)
 
 
-def copying(obs: Any, n: int, seconds: float, turn: int) -> float:
-    """Observations per second gathered into fresh arrays in random order: what any environment
-    that hands over observations has to do.
+def floor(task: Task, n: int) -> dict[str, Callable[[], object]]:
+    """One step of n sub-environments with random actions, reduced to what ``FLOOR`` says, part by
+    part. As many episodes start and end as under random actions on average."""
+    rng = np.random.default_rng(0)
+    actions = gym.vector.utils.batch_space(task.action_space, n)
+    # a step must not find in the cache what the one before has read
+    states = cycle([task.start(task.sample(rng, n, "train")) for _ in range(4)])
+    ending = cycle(rng.binomial(n, 1 / episode_length(task), size=256).tolist())
 
-    Args:
-        obs: a batch of n observations, an array or a dict of arrays.
-    """
-    parts = list(obs.values()) if isinstance(obs, dict) else [obs]
-    order = np.random.default_rng(turn).permutation(n)
-    return repeated(lambda: [part[order] for part in parts], n, seconds)
+    def draw(m: int) -> object:
+        return task.sample(rng, m, "train") if m else None
+
+    def copy_next(m: int) -> object:
+        return task.observe(next(states))
+
+    def copy(m: int) -> object:
+        last = {name: array[:m] for name, array in next(states).items()}
+        return copy_next(m), task.observe(last) if m else None
+
+    parts = {DRAW: draw, NEXT: copy_next, COPY: copy, BOTH: lambda m: (draw(m), copy(m))}
+    return {
+        name: lambda part=part: (actions.sample(), part(next(ending)))  # type: ignore[misc]
+        for name, part in parts.items()
+    }
 
 
-def repeated(call: Callable[[], object], n: int, seconds: float) -> float:
-    """n times the number of calls per second, after one that does not count."""
-    call()
+def episode_length(task: Task) -> float:
+    """Mean number of uniformly random actions in an episode, from 10,000 episodes."""
+    rng, total = np.random.default_rng(0), 0
+    state = task.start(task.sample(rng, 10_000, "train"))
+    while running := len(state["problem_id"]):
+        total += running
+        going = ~task.step(state, rng.integers(task.action_space.n, size=running)).terminated
+        state = {name: array[going] for name, array in state.items()}
+    return total / 10_000
+
+
+def repeating(call: Callable[[], object], n: int, seconds: float, turn: int) -> float:
+    """n times the number of calls per second, after one that does not count. What a call gave is
+    held during the next one, as an agent does."""
+    held = call()
     calls, elapsed, start = 0, 0.0, time.perf_counter()
     while not calls or elapsed < seconds:
-        call()
+        held = call()
         calls += 1
         elapsed = time.perf_counter() - start
+    del held
     return n * calls / elapsed
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def verdicts(env_id: str, rates: Mapping[str, Sequence[float]]) -> list[str]:
+    """The targets at ``JUDGED`` sub-environments, as sentences."""
+    what = f"{env_id}, {JUDGED:,} sub-environments"
+    beside = {name: ratio(rates[NATIVE], rates[name]) for name in (SYNC, NEXT, COPY)}
+    if env_id == "GRPO-VLM-v0":
+        limits = ((SYNC, 20.0), (NEXT, 0.5), (COPY, 0.5))
+        return [verdict(f"{what}, {NATIVE} / {x}", beside[x], at_least=y) for x, y in limits]
+    absolute = spread("rate", rates[NATIVE])
+    return [
+        verdict(f"{what}, {NATIVE} / {SYNC}", beside[SYNC], at_least=10.0),
+        verdict(f"{what}, {NATIVE}, token steps/s", absolute, at_least=1e6, name="rate")
+        + "; no ratio, so of this machine only, in [smallest, largest] turn",
+    ]
 
 
 def main(arguments: list[str] | None = None) -> None:
     command = parser(__doc__)
     command.add_argument("--ids", nargs="+", default=IDS, help="environments")
-    command.add_argument("--sizes", nargs="+", type=int, default=(1, 64, 1024, 16384), metavar="N")
+    command.add_argument("--sizes", nargs="+", type=int, default=SIZES, metavar="N")
     command.add_argument("--most", type=int, default=1024, help="sub-environments but native ones")
-    command.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
+    command.add_argument("--most-processes", type=int, default=64, help="of AsyncVectorEnv")
+    command.add_argument("--seconds", type=float, default=0.2, help="of each measurement")
     options = command.parse_args(arguments)
     table = Table(
         caption="Speed of the environments",
@@ -124,20 +189,21 @@ def main(arguments: list[str] | None = None) -> None:
             *ratio_columns("native / this"),
         ],
         repeats=options.repeats,
+        footnotes=[FLOOR],
     )
     for env_id in options.ids:
         for n in options.sizes:
             progress(f"{env_id}, {n:,} sub-environments")
             with ExitStack() as open_envs:
-                found = subjects(env_id, n, options.seconds, options.most, open_envs)
+                limits = (options.most, options.most_processes)
+                found = subjects(env_id, n, options.seconds, *limits, open_envs)
                 rates = in_turns(found, options.repeats)
             for name, values in rates.items():
                 labels = dict(zip(table.labels, (env_id, f"{n:,}", name), strict=True))
                 against = {} if name == NATIVE else ratio(rates[NATIVE], values)
                 table.add(labels, spread("rate", values), against)
-                if name == "SyncVectorEnv" and n == 1024:
-                    what = f"{env_id}, 1,024 sub-environments, native / SyncVectorEnv"
-                    table.footnotes.append(verdict(what, against, at_least=TARGET))
+            if n == JUDGED and SYNC in rates:
+                table.footnotes += verdicts(env_id, rates)
     table.write(options.out, "env_speed")
 
 

@@ -9,6 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from grpo_envs.arithmetic import ArithmeticTask
+from grpo_envs.vlm import VLMTask
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 TURNS = ["--repeats", "2"]
 
@@ -75,7 +78,10 @@ def test_subjects_take_turns(load):
 )
 def test_a_target_is_met_or_missed_only_by_the_whole_interval(load, limit, word):
     found = {"ratio": 3.0, "ratio_low": 2.0, "ratio_high": 4.0}
-    assert load("_compare").verdict("this", found, **limit).startswith(f"Target {word}: this 3.00")
+    verdict = load("_compare").verdict
+    assert verdict("this", found, **limit).startswith(f"Target {word}: this 3.00")
+    rate = {name.replace("ratio", "rate"): value for name, value in found.items()}
+    assert verdict("this", rate, name="rate", **limit) == verdict("this", found, **limit)
 
 
 @pytest.mark.parametrize("repeats", ["1", "0", "-3", "many"])
@@ -89,19 +95,42 @@ def test_env_speed(load, tmp_path):
     arguments = ["--sizes", "1", "2", "4", "--most", "2", "--seconds", "0.005"]
     arguments += ["--ids", "GRPO-VLM-v0", "GRPO-Arithmetic-v0"]
     table = run(load("env_speed"), "env_speed", tmp_path, *arguments)
-    # native and copying at each size, three wrappers at 1 and 2, scalar at 1
-    assert len(table) == 2 * (3 * 2 + 2 * 3 + 1)
+    # native and four floors at each size, three wrappers at 1 and 2, scalar at 1
+    assert len(table) == 2 * (3 * 5 + 2 * 3 + 1)
     native = table["implementation"] == "native"
     assert table["ratio"].isna().equals(native)
 
 
-def test_copying_gathers_every_part(load):
-    env_speed = load("env_speed")
-    obs = {"a": np.zeros((4, 3)), "b": np.zeros(4)}
-    assert env_speed.copying(obs, 4, 0.001, turn=0) > 0
+def test_a_call_that_does_not_count_comes_first(load):
     calls = []
-    rate = env_speed.repeated(lambda: calls.append(1), 10, 0.001)
-    assert len(calls) >= 2 and rate > 0  # the first does not count
+    rate = load("env_speed").repeating(lambda: calls.append(1), 10, 0.001, turn=0)
+    assert len(calls) >= 2 and rate > 0
+
+
+def test_the_floor_draws_what_starts_and_copies_what_is_handed_over(load, monkeypatch):
+    """Uniform actions end an Arithmetic episode at the first EOS, 1 token of 24, or after 4."""
+    env_speed, n = load("env_speed"), 1000
+    for task, length in (
+        (VLMTask(), 1.0),
+        (ArithmeticTask(max_tokens=4), sum((23 / 24) ** k for k in range(4))),
+    ):
+        error = 2 / math.sqrt(10_000)  # a length is from 1 to 4: its deviation is at most 1.5
+        assert env_speed.episode_length(task) == pytest.approx(length, abs=error)
+        parts, drawn, seen = env_speed.floor(task, n), [], []
+        monkeypatch.setattr(task, "sample", lambda rng, m, split, to=drawn: to.append(m))
+        monkeypatch.setattr(task, "observe", lambda s, to=seen: to.append(len(s["problem_id"])))
+        for name, draws, observations in (
+            (env_speed.DRAW, n / length, 0),
+            (env_speed.NEXT, 0, n),
+            (env_speed.COPY, 0, n + n / length),
+            (env_speed.BOTH, n / length, n + n / length),
+        ):
+            drawn.clear()
+            seen.clear()
+            for _ in range(256):
+                parts[name]()
+            assert sum(drawn) / 256 == pytest.approx(draws, rel=0.01)
+            assert sum(seen) / 256 == pytest.approx(observations, rel=0.01)
 
 
 def test_train_speed(load, tmp_path):
