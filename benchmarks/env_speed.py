@@ -1,5 +1,6 @@
 """Speed of the environments: the native vector environment beside SyncVectorEnv, AsyncVectorEnv and
-SB3's DummyVecEnv of the same task, and beside the floor, what a step takes whatever makes it.
+SB3's DummyVecEnv of the same task, beside the torch view where there is one, and beside the floor,
+what a step takes whatever makes it.
 
     python benchmarks/env_speed.py --repeats 5 --out results/benchmarks
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
 from gymnasium.utils.performance import benchmark_step, benchmark_vector_step
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -27,7 +29,8 @@ from grpo_bench.report.numbers import significant
 from grpo_bench.report.writers import Column
 from grpo_envs.task import Task
 
-IDS = ("GRPO-VLM-v0", "GRPO-Arithmetic-v0", "GRPO-Format-v0")
+VLM = "GRPO-VLM-v0"
+IDS = (VLM, "GRPO-Arithmetic-v0", "GRPO-Format-v0")
 SIZES = (1, 16, 64, 256, 1024, 8192, 65536)
 NATIVE, SYNC = "native", "SyncVectorEnv"
 DRAW, NEXT = "floor: drawing the problems", "floor: copying the next observations"
@@ -76,6 +79,10 @@ def subjects(
         dummy = DummyVecEnv([partial(gym.make, env_id)] * n)
         open_envs.callback(dummy.close)
         found["DummyVecEnv"] = partial(stepping_sb3, dummy, seconds)
+    if env_id == VLM:
+        view = gym.make_vec(env_id, num_envs=n, device="auto")
+        name = f"torch view, {view.device.type}"  # type: ignore[attr-defined]
+        found[name] = partial(stepping_torch, view, seconds)
     if n == 1:
         scalar = gym.make(env_id)
         open_envs.callback(scalar.close)
@@ -103,6 +110,20 @@ def stepping_sb3(env: VecEnv, seconds: float, turn: int) -> float:
     batched = gym.vector.utils.batch_space(env.action_space, env.num_envs)
     batched.seed(turn)
     return repeating(lambda: env.step(batched.sample()), env.num_envs, seconds, turn)
+
+
+def stepping_torch(env: Any, seconds: float, turn: int) -> float:
+    """Transitions per second of the torch view, with random actions from its device too. The
+    device is waited for after every 20 steps, not after each."""
+    env.reset(seed=turn)
+    n_actions, per_wait = int(env.single_action_space.n), 20
+
+    def steps() -> object:
+        for _ in range(per_wait):
+            held = env.step(torch.randint(n_actions, (env.num_envs,), device=env.device))
+        return held[1].sum().item()
+
+    return repeating(steps, per_wait * env.num_envs, seconds, turn)
 
 
 def floor(task: Task, n: int) -> dict[str, Callable[[], object]]:
@@ -162,7 +183,7 @@ def verdicts(env_id: str, rates: Mapping[str, Sequence[float]]) -> list[str]:
     """The targets at ``JUDGED`` sub-environments, as sentences."""
     what = f"{env_id}, {JUDGED:,} sub-environments"
     beside = {name: ratio(rates[NATIVE], rates[name]) for name in (SYNC, NEXT, COPY)}
-    if env_id == "GRPO-VLM-v0":
+    if env_id == VLM:
         limits = ((SYNC, 20.0), (NEXT, 0.5), (COPY, 0.5))
         return [verdict(f"{what}, {NATIVE} / {x}", beside[x], at_least=y) for x, y in limits]
     absolute = spread("rate", rates[NATIVE])

@@ -44,7 +44,7 @@ def python(*arguments: str, cwd: Path, path: Path | None = None) -> str:
 
 # Beside the standard library and the package itself. Everything else may import anything below it.
 MAY_IMPORT: dict[str, set[str]] = {
-    "grpo_envs": {"numpy", "gymnasium", "PIL"},
+    "grpo_envs": {"numpy", "gymnasium", "PIL", "torch"},  # and torch in one file only
     "grpo_bench.stats": {"numpy", "scipy"},
     "grpo_bench.meter": {"torch", "psutil"},
     "grpo_bench.records": {"numpy", "pandas", "pyarrow", "psutil", "grpo_bench.meter"},
@@ -91,6 +91,10 @@ def test_arrows_point_one_way(package: str) -> None:
     allowed = MAY_IMPORT[package] | {package} | sys.stdlib_module_names
     wrong = {(file.name, name) for file in files_of(package) for name in imports(file)}
     assert {(file, name) for file, name in wrong if name not in allowed} == set()
+
+
+def test_torch_is_in_one_file_of_the_environments() -> None:
+    assert [f.name for f in files_of("grpo_envs") if "torch" in imports(f)] == ["torch_vlm.py"]
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from grpo_envs.cards import Choice, letter, picture_card
@@ -259,7 +260,12 @@ class VLMEnv(TaskEnv):
     | argument | default | |
     |---|---|---|
     | ``num_envs`` | 1 | |
-    | ``autoreset_mode`` | ``SAME_STEP`` | ``NEXT_STEP`` idles every second step here |
+    | ``autoreset_mode`` | ``SAME_STEP`` | ``NEXT_STEP`` idles every second step; not in torch |
+    | ``device`` | None | ``"cpu"``, ``"cuda"``, ``"auto"``: the torch view of ``easy_vqa`` |
+
+    The torch view gives and takes tensors on the device: problems are drawn and answers judged
+    there, and neither ``step`` nor ``reset`` without ids takes anything to the host. A seed draws
+    other problems than in numpy, as uniformly; an action out of range is a wrong answer.
 
     ## Version History
 
@@ -272,9 +278,20 @@ class VLMEnv(TaskEnv):
 
 
 class VLMVectorEnv(TaskVectorEnv):
-    """``VLMEnv``, natively vectorised: ``gymnasium.make_vec("GRPO-VLM-v0", num_envs=1024)``.
-
-    The arguments are those of ``VLMEnv`` and of ``TaskVectorEnv``.
-    """
+    """``VLMEnv``, natively vectorised, with the arguments of ``VLMEnv`` and ``TaskVectorEnv``."""
 
     task_class = VLMTask
+
+
+def make_vector_env(
+    num_envs: int = 1, *, device: Any = None, **options: Any
+) -> VectorEnv[Any, Any, Any]:
+    """What ``gymnasium.make_vec`` calls: ``VLMVectorEnv`` in numpy, or with a ``device`` its torch
+    view. Raises ModuleNotFoundError where that needs torch and there is none."""
+    if device is None:
+        return VLMVectorEnv(num_envs, **options)
+    try:
+        from grpo_envs.torch_vlm import TorchVLMVectorEnv
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"device={device!r} needs torch: install it") from error
+    return TorchVLMVectorEnv(num_envs, device=device, **options)

@@ -95,8 +95,8 @@ def test_env_speed(load, tmp_path):
     arguments = ["--sizes", "1", "2", "4", "--most", "2", "--seconds", "0.005"]
     arguments += ["--ids", "GRPO-VLM-v0", "GRPO-Arithmetic-v0"]
     table = run(load("env_speed"), "env_speed", tmp_path, *arguments)
-    # native and four floors at each size, three wrappers at 1 and 2, scalar at 1
-    assert len(table) == 2 * (3 * 5 + 2 * 3 + 1)
+    # native and four floors at each size, three wrappers at 1 and 2, scalar at 1; VLM in torch
+    assert len(table) == 2 * (3 * 5 + 2 * 3 + 1) + 3
     native = table["implementation"] == "native"
     assert table["ratio"].isna().equals(native)
 
