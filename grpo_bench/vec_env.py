@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
@@ -16,7 +17,8 @@ class VectorEnvAdapter(VecEnv):
 
     Episodes are restarted the way SB3 expects (the observation of a done environment is the first
     of the next episode, the last one is ``infos[i]["terminal_observation"]``), and counted the
-    way ``VecMonitor`` does (``infos[i]["episode"]``).
+    way ``VecMonitor`` does (``infos[i]["episode"]``). What an environment of tensors gives comes to
+    the host, where SB3 keeps what it plays. (GRPO leaves it where it is.)
 
     Raises:
         ValueError: at the first step, if the environment's autoreset mode is NEXT_STEP, under which
@@ -28,12 +30,13 @@ class VectorEnvAdapter(VecEnv):
         self.env = env
         self.mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
-        self._actions: np.ndarray = np.zeros(0)
+        self._actions: Any = np.zeros(0)
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=np.int64)
 
     def reset(self) -> VecEnvObs:
-        obs, infos = self.env.reset(seed=self._pending_seed(), options=self._pending_options())
+        seed, options = self._pending_seed(), self._pending_options()
+        obs, infos = to_host(self.env.reset(seed=seed, options=options))
         self._reset_seeds()
         self._reset_options()
         self._returns[:] = 0.0
@@ -47,10 +50,11 @@ class VectorEnvAdapter(VecEnv):
                 f"{self.env}: autoreset_mode is NEXT_STEP; make it with autoreset_mode=SAME_STEP "
                 "or DISABLED (for SyncVectorEnv in vector_kwargs)"
             )
-        self._actions = actions
+        device = tensor_device(self.env)
+        self._actions = actions if device is None else torch.as_tensor(actions, device=device)
 
     def step_wait(self) -> VecEnvStepReturn:
-        obs, rewards, terminated, truncated, infos = self.env.step(self._actions)
+        obs, rewards, terminated, truncated, infos = to_host(self.env.step(self._actions))
         dones = terminated | truncated
         self._returns += rewards
         self._lengths += 1
@@ -69,7 +73,7 @@ class VectorEnvAdapter(VecEnv):
             self._returns[dones] = 0.0
             self._lengths[dones] = 0
             if self.mode is AutoresetMode.DISABLED:
-                obs, _ = self.env.reset(options={"reset_mask": dones})
+                obs, _ = to_host(self.env.reset(options={"reset_mask": dones}))
         return obs, rewards.astype(np.float32), dones, each
 
     def close(self) -> None:
@@ -112,6 +116,21 @@ class VectorEnvAdapter(VecEnv):
         if first.keys() == {"problem_id"} and takes_problem_ids(self.env):
             return {"problem_id": np.array([options["problem_id"] for options in self._options])}
         return first
+
+
+def tensor_device(env: VectorEnv[Any, Any, Any]) -> torch.device | None:
+    """Where an environment's observations and actions are tensors; None: they are arrays."""
+    device = getattr(env.unwrapped, "device", None)
+    return device if isinstance(device, torch.device) else None
+
+
+def to_host(values: Any) -> Any:
+    """Tensors as arrays, also those in tuples and dicts; all else as it is."""
+    if isinstance(values, torch.Tensor):
+        return values.numpy(force=True)
+    if isinstance(values, dict):
+        return {name: to_host(value) for name, value in values.items()}
+    return tuple(map(to_host, values)) if isinstance(values, tuple) else values
 
 
 def takes_problem_ids(env: VectorEnv[Any, Any, Any]) -> bool:

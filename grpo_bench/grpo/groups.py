@@ -11,10 +11,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
-from grpo_bench.vec_env import VectorEnvAdapter, base_vec_env, takes_problem_ids
+from grpo_bench.vec_env import (
+    VectorEnvAdapter,
+    base_vec_env,
+    takes_problem_ids,
+    tensor_device,
+    to_host,
+)
 
 
 class Step(NamedTuple):
@@ -33,7 +39,7 @@ class GroupSource(Protocol):
 
     kind: str  # what a start is: "problem_id", "seed" or "mixed_start"
     n_envs: int
-    takes_tensors: bool  # actions are tensors, and so are observations
+    device: torch.device | None  # where observations and actions are tensors; None: arrays
 
     def draw(self, n: int) -> np.ndarray:
         """n starts, (n,)."""
@@ -44,19 +50,8 @@ class GroupSource(Protocol):
         ...
 
     def step(self, actions: Any) -> Step:
-        """One action (E, ...) in every sub-environment: an array, or a tensor where the source
-        ``takes_tensors``."""
+        """One action (E, ...) in every sub-environment: an array, or a tensor on ``device``."""
         ...
-
-
-def lives_on_device(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether the environment gives and takes tensors, on the device that it names."""
-    return isinstance(getattr(env.unwrapped, "device", None), torch.device)
-
-
-def to_host(values: Any) -> np.ndarray:
-    """An array, or a tensor of any device, as an array."""
-    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
 def make_source(env: VecEnv, rng: np.random.Generator, mixed_start: bool) -> GroupSource:
@@ -77,7 +72,7 @@ class VectorEnvSource(GroupSource):
     def __init__(self, adapter: VectorEnvAdapter, rng: np.random.Generator, mixed_start: bool):
         self.env, self.mode, self.rng = adapter.env, adapter.mode, rng
         self.n_envs = adapter.num_envs
-        self.takes_tensors = lives_on_device(self.env)
+        self.device = tensor_device(self.env)
         self._seed = adapter._pending_seed()
         if mixed_start:
             self.kind = "mixed_start"
@@ -109,7 +104,7 @@ class VectorEnvSource(GroupSource):
 
     def step(self, actions: Any) -> Step:
         obs, *ends, infos = self.env.step(actions)
-        rewards, terminated, truncated = map(to_host, ends)
+        rewards, terminated, truncated = to_host(tuple(ends))
         dones = terminated | truncated
         final = infos.get("final_info", infos)
         success = np.full(self.n_envs, np.nan)
@@ -128,7 +123,7 @@ class VecEnvSource(GroupSource):
     def __init__(self, env: VecEnv, rng: np.random.Generator, mixed_start: bool):
         self.env, self.rng = env, rng
         self.n_envs = env.num_envs
-        self.takes_tensors = False
+        self.device = None
         env.reset()
         base = base_vec_env(env)
         has_ids = all("problem_id" in info for info in base.reset_infos)

@@ -119,7 +119,7 @@ def _play_wave(
             distribution = policy.distribution(params)
             actions = distribution.get_actions()
             logp = distribution.log_prob(actions)
-        chosen = to_env(actions, space, source.takes_tensors)
+        chosen = to_env(actions, space, source.device)
         if first:  # what a sub-environment beyond the wave is sent must be an action, too
             sent = chosen[np.resize(active, source.n_envs)]
         else:
@@ -142,11 +142,11 @@ def _told(step: Step, active: np.ndarray, ended: np.ndarray) -> dict[str, Any]:
     return {"obs": step.obs, "rewards": rewards, "dones": dones, "active": active}
 
 
-def to_env(actions: Tensor, space: spaces.Space[Any], as_tensor: bool = False) -> Any:
-    """Sampled actions as the environment takes them, as an array unless ``as_tensor``; a Gaussian's
-    are clipped into the Box."""
-    if as_tensor:
-        return actions
+def to_env(actions: Tensor, space: spaces.Space[Any], device: torch.device | None = None) -> Any:
+    """Sampled actions as the environment takes them: an array, a Gaussian's clipped into the Box;
+    or for an environment of tensors, whose actions are discrete, a tensor on its device."""
+    if device is not None:
+        return actions.to(device)
     array = actions.cpu().numpy().reshape(-1, *(space.shape or ()))
     if isinstance(space, spaces.Box):
         array = np.clip(array, space.low, space.high)
