@@ -1,5 +1,6 @@
-"""Speed of learning: GRPO beside SB3's PPO on the same native environment, with the same actor,
-transitions, minibatches and epochs, and beside the bare passes through the network.
+"""Speed of learning: GRPO beside SB3's PPO on the same native environment and on ``DummyVecEnv``,
+with the same actor, transitions, minibatches and epochs; PPO as it comes; and the bare passes
+through the network.
 
     python benchmarks/train_speed.py --repeats 5 --out results/benchmarks
 
@@ -11,182 +12,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
-from gymnasium.vector import AutoresetMode
+from _training import (
+    FOR_EVER,
+    SCHEDULES,
+    TASKS,
+    Schedule,
+    Speed,
+    Stopwatch,
+    Task,
+    bare_pass,
+    batches_of,
+    learning,
+    make_grpo,
+    make_ppo,
+    ppo_as_it_comes,
+    together_of,
+)
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
-from torch import Tensor
 
-from grpo_bench import GRPO
-from grpo_bench.baselines import make_baseline
 from grpo_bench.grpo.policies import ActorPolicy
 from grpo_bench.grpo.rollout import Rollout
-from grpo_bench.networks import policy_kwargs
 from grpo_bench.report.numbers import share, significant
 from grpo_bench.report.writers import Column
-from grpo_bench.vec_env import VectorEnvAdapter
 
-GROUP_SIZE = 8
-TARGET = 2.0  # times PPO with a critic of its own
-FOR_EVER = 10**9  # transitions: the stopwatch ends it
+DUMMIES = 8  # sub-environments of a DummyVecEnv
 GRPO_ROW, PPO_ROW = "GRPO", "PPO, separate critic"
-
-
-@dataclass(frozen=True)
-class Task:
-    """An environment and the network that learns on it.
-
-    Attributes:
-        steps: vector steps of an iteration, for PPO: about the length of an episode, so that an
-            iteration of GRPO (episodes) has about as many transitions.
-    """
-
-    env_id: str
-    policy: str
-    network: dict[str, Any]
-    steps: int
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How an iteration's transitions are passed over."""
-
-    name: str
-    n_minibatches: int
-    n_epochs: int
-
-
-class Speed(NamedTuple):
-    """One measurement."""
-
-    rate: float  # transitions per second
-    rollout: float  # share of the time
-
-
-TASKS = {
-    "vlm": Task("GRPO-VLM-v0", "MlpPolicy", {"body": "mlp", "widths": (64, 64)}, 1),
-    "arithmetic": Task(
-        "GRPO-Arithmetic-v0",
-        "MultiInputPolicy",
-        {"body": "transformer", "width": 64, "depth": 2, "heads": 4},
-        4,
-    ),
-}
-SCHEDULES = {
-    "full": Schedule("whole batch, 1 epoch", 1, 1),
-    "default": Schedule("32 minibatches, 10 epochs", 32, 10),  # SB3's: 64 of 2,048
-    "middle": Schedule("4 minibatches, 4 epochs", 4, 4),
-}
-
-
-class Stopwatch(BaseCallback):
-    """Notes when rollouts begin and end, keeps GRPO's last one, and ends the learning at the first
-    rollout that begins ``seconds`` after the second one did."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
-        self.begins: list[tuple[float, int]] = []  # seconds, transitions so far
-        self.ends: list[float] = []
-        self.rollout: Rollout | None = None
-
-    def _on_rollout_start(self) -> None:
-        self.begins.append((time.perf_counter(), self.num_timesteps))
-
-    def _on_step(self) -> bool:
-        return len(self.begins) < 3 or self.begins[-1][0] - self.begins[1][0] < self.seconds
-
-    def _on_rollout_end(self) -> None:
-        self.ends.append(time.perf_counter())
-        self.rollout = self.locals.get("rollout")
-
-    def speed(self) -> Speed:
-        """Of all whole iterations but the first."""
-        (start, before), (end, after) = self.begins[1], self.begins[-1]
-        rollouts = zip(self.begins[1:-1], self.ends[1:], strict=True)
-        rollout = sum(ended - began for (began, _), ended in rollouts)
-        return Speed((after - before) / (end - start), rollout / (end - start))
-
-
-def make_grpo(task: Task, schedule: Schedule, transitions: int, turn: int) -> GRPO:
-    """GRPO with all episodes of an iteration side by side."""
-    episodes = transitions // task.steps
-    env = gym.make_vec(task.env_id, num_envs=episodes, autoreset_mode=AutoresetMode.DISABLED)
-    return GRPO(
-        task.policy,
-        env,
-        group_size=GROUP_SIZE,
-        n_problems=episodes // GROUP_SIZE,
-        batch_size=episodes // schedule.n_minibatches,
-        n_epochs=schedule.n_epochs,
-        policy_kwargs=policy_kwargs(task.network),
-        seed=turn,
-        device="cpu",
-    )
-
-
-def make_ppo(
-    task: Task, schedule: Schedule, transitions: int, critic: str, dummies: int | None, turn: int
-) -> BaseAlgorithm:
-    """PPO on as many native sub-environments as GRPO has, or on SB3's ``DummyVecEnv`` of
-    ``dummies``."""
-    n_envs = dummies or transitions // task.steps
-    if dummies is None:
-        env: VecEnv = VectorEnvAdapter(gym.make_vec(task.env_id, num_envs=n_envs))
-    else:
-        env = make_vec_env(task.env_id, n_envs, seed=turn)
-    return make_baseline(
-        "ppo",
-        env,
-        critic=critic,
-        n_steps=transitions // n_envs,
-        n_minibatches=schedule.n_minibatches,
-        n_epochs=schedule.n_epochs,
-        learning_rate=3e-4,
-        policy=task.policy,
-        policy_kwargs=policy_kwargs(task.network),
-        seed=turn,
-        device="cpu",
-    )
-
-
-def learning(make: Callable[[int], BaseAlgorithm], seconds: float, turn: int) -> Speed:
-    """Speed of a fresh model."""
-    watch = Stopwatch(seconds)
-    make(turn).learn(FOR_EVER, watch, log_interval=None)  # type: ignore[arg-type]
-    return watch.speed()
+FLOOR_ROW = "bare passes, per transition"
+# Of GRPO's speed over that of the row, by schedule.
+TARGETS = {PPO_ROW: {"full": 4.0, "default": 2.0}, FLOOR_ROW: {"full": 0.7}}
 
 
 def passes(
     policy: ActorPolicy, rollout: Rollout, schedule: Schedule, per_problem: bool, seconds: float
 ) -> Callable[[int], Speed]:
-    """The floor: one pass forward of a rollout's observations, then forward and backward ones of
-    its minibatches, with the mean log-probability as the loss and no optimiser.
-
-    Args:
-        per_problem: only the distinct observations of each minibatch, as GRPO passes them; else
-            one observation for each transition.
-    """
-    batches = []
-    for rows, mask in zip(
-        rollout.rows.chunk(schedule.n_minibatches),
-        rollout.mask.chunk(schedule.n_minibatches),
-        strict=True,
-    ):
-        wanted = rows[mask].unique() if per_problem else rows[mask]
-        batches.append(_take(rollout.observations, wanted))
-    together = _take(rollout.observations, torch.arange(int(rollout.rows.max()) + 1))
-    if not per_problem:
-        together = _take(rollout.observations, rollout.rows[rollout.mask])
+    """The floor of an iteration: one pass forward of its observations, and one forward and
+    backward for each minibatch and epoch; nothing else."""
+    batches = batches_of(rollout, schedule, per_problem)
+    together = together_of(rollout, per_problem)
 
     def iteration() -> float:
         start = time.perf_counter()
@@ -195,8 +62,7 @@ def passes(
         ended = time.perf_counter()
         for _ in range(schedule.n_epochs):
             for batch in batches:
-                policy.zero_grad()
-                policy(batch).log_softmax(dim=1)[:, 0].mean().backward()
+                bare_pass(policy, batch)
         return ended - start
 
     def measure(turn: int) -> Speed:
@@ -206,15 +72,9 @@ def passes(
             forward += iteration()
             n += int(rollout.mask.sum())
             elapsed = time.perf_counter() - start
-        return Speed(n / elapsed, forward / elapsed)
+        return Speed(n / elapsed, forward / elapsed, 0.0, 1 - forward / elapsed)
 
     return measure
-
-
-def _take(observations: Any, index: Tensor) -> Any:
-    if isinstance(observations, dict):
-        return {name: values[index] for name, values in observations.items()}
-    return observations[index]
 
 
 def subjects(
@@ -222,23 +82,42 @@ def subjects(
 ) -> dict[str, Callable[[int], Speed]]:
     """What is measured of a task under a schedule, each a function of the turn."""
     grpo = partial(make_grpo, task, schedule, transitions)
-    makers: dict[str, Callable[[int], BaseAlgorithm]] = {GRPO_ROW: grpo}
-    for critic in ("separate", "shared"):
-        makers[f"PPO, {critic} critic"] = partial(
-            make_ppo, task, schedule, transitions, critic, None
-        )
-    if schedule is SCHEDULES["default"]:
-        makers["PPO, separate critic, DummyVecEnv of 8"] = partial(
-            make_ppo, task, schedule, transitions, "separate", 8
+    ppo = partial(make_ppo, task, schedule, transitions)
+    makers: dict[str, Callable[[int], BaseAlgorithm]] = {
+        GRPO_ROW: grpo,
+        PPO_ROW: partial(ppo, "separate", None),
+        "PPO, shared critic": partial(ppo, "shared", None),
+        f"PPO, separate critic, DummyVecEnv of {DUMMIES}": partial(ppo, "separate", DUMMIES),
+        f"PPO, shared critic, DummyVecEnv of {DUMMIES}": partial(ppo, "shared", DUMMIES),
+    }
+    if schedule is SCHEDULES["default"]:  # its own
+        makers[f"PPO as it comes, DummyVecEnv of {DUMMIES}"] = partial(
+            ppo_as_it_comes, task.env_id, task.policy, DUMMIES
         )
     found = {name: partial(learning, make, seconds) for name, make in makers.items()}
     model, watch = grpo(0), Stopwatch(0.0)
     model.learn(FOR_EVER, watch, log_interval=None)
     assert watch.rollout is not None
-    for name, per_problem in (("per transition", False), ("per observation", True)):
+    for name, per_problem in ((FLOOR_ROW, False), ("bare passes, per observation", True)):
         bare = passes(model.policy, watch.rollout, schedule, per_problem, seconds)
-        found[f"bare passes, {name}"] = bare  # type: ignore[assignment]
+        found[name] = bare  # type: ignore[assignment]
     return found  # type: ignore[return-value]
+
+
+def compare(table: Table, key: str, name: str, speeds: dict[str, list[Speed]]) -> None:
+    """The rows of a task under a schedule, and whether GRPO meets its targets there."""
+    env_id, schedule = TASKS[key].env_id, SCHEDULES[name].name
+    rates = {row: [speed.rate for speed in turns] for row, turns in speeds.items()}
+    for row, turns in speeds.items():
+        labels = dict(zip(table.labels, (env_id, schedule, row), strict=True))
+        against = {} if row == GRPO_ROW else ratio(rates[GRPO_ROW], rates[row])
+        split = np.median(np.array(turns)[:, 1:], axis=0)
+        shares = dict(zip(Speed._fields[1:], split.tolist(), strict=True))
+        table.add(labels, spread("rate", rates[row]), shares, against)
+        target = TARGETS.get(row, {}).get(name)
+        if target:
+            what = f"{env_id}, {schedule}, GRPO / {row}"
+            table.footnotes.append(verdict(what, against, at_least=target))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -254,26 +133,17 @@ def main(arguments: list[str] | None = None) -> None:
         labels=("environment", "schedule", "algorithm"),
         columns=[
             Column("transitions/s", "rate", significant, interval=True),
-            Column("rollout's share", "rollout", share),
+            *(Column(name, name, share) for name in Speed._fields[1:]),
             *ratio_columns("GRPO / this"),
         ],
         repeats=options.repeats,
     )
     for key in options.tasks:
-        for schedule in (SCHEDULES[name] for name in options.schedules):
-            task = TASKS[key]
+        for name in options.schedules:
+            task, schedule = TASKS[key], SCHEDULES[name]
             progress(f"{task.env_id}, {schedule.name}")
             found = subjects(task, schedule, options.transitions, options.seconds)
-            speeds = in_turns(found, options.repeats)
-            rates = {name: [speed.rate for speed in turns] for name, turns in speeds.items()}
-            for name, turns in speeds.items():
-                labels = dict(zip(table.labels, (task.env_id, schedule.name, name), strict=True))
-                against = {} if name == GRPO_ROW else ratio(rates[GRPO_ROW], rates[name])
-                rollout = {"rollout": float(np.median([speed.rollout for speed in turns]))}
-                table.add(labels, spread("rate", rates[name]), rollout, against)
-                if name == PPO_ROW:
-                    what = f"{task.env_id}, {schedule.name}, GRPO / {name}"
-                    table.footnotes.append(verdict(what, against, at_least=TARGET))
+            compare(table, key, name, in_turns(found, options.repeats))
     table.write(options.out, "train_speed")
 
 
