@@ -181,22 +181,21 @@ class Stopwatch(BaseCallback):
 def learning(make: Callable[[int], BaseAlgorithm], seconds: float, turn: int) -> Speed:
     """Speed of a fresh model."""
     model, watch = make(turn), Stopwatch(seconds)
-    with garbage_apart(), buffer_timed(watch.phases):
+    with no_collection(), buffer_timed(watch.phases):
         model.learn(FOR_EVER, watch, log_interval=None)  # type: ignore[arg-type]
     return watch.speed()
 
 
 @contextmanager
-def garbage_apart() -> Iterator[None]:
-    """Python's collector looks at what the learning makes, and not at the 300,000 objects of the
-    modules imported before. SB3 makes a dict for each sub-environment and step, and these bring
-    on a full collection, of 160 ms, in one short measurement and not in the next."""
-    gc.collect()
-    gc.freeze()
+def no_collection() -> Iterator[None]:
+    """Python's garbage collector waits, as in ``timeit``. SB3 makes a dict for each sub-environment
+    and step, and so many of them bring on a full collection, which looks at the 300,000 objects of
+    all imported modules: 160 ms in one short measurement, and none in the next."""
+    gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.enable()
 
 
 @contextmanager
@@ -219,11 +218,13 @@ def buffer_timed(phases: Phases) -> Iterator[None]:
 
         return call
 
-    sb3 = (RolloutBuffer, DictRolloutBuffer)
-    parts = [(owner, name, timed) for owner in sb3 for name in ("reset", "add")]
-    parts += [(owner, "get", timed_parts) for owner in sb3]
-    parts += [(RolloutBuffer, "compute_returns_and_advantage", timed)]
-    parts += [(RolloutBuilder, "finish", timed), (algorithm, "minibatches", timed_parts)]
+    parts: list[tuple[Any, str, Callable[..., Any]]] = [
+        (RolloutBuffer, "compute_returns_and_advantage", timed),
+        (RolloutBuilder, "finish", timed),
+        (algorithm, "minibatches", timed_parts),
+    ]
+    for owner in (RolloutBuffer, DictRolloutBuffer):
+        parts += [(owner, "reset", timed), (owner, "add", timed), (owner, "get", timed_parts)]
     with ExitStack() as patches:
         for owner, name, wrap in parts:
             patches.enter_context(mock.patch.object(owner, name, wrap(getattr(owner, name))))

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
-from train_speed import FOR_EVER, GROUP_SIZE, SCHEDULES, TASKS, Schedule, learning, make_grpo
+from _training import FOR_EVER, GROUP_SIZE, SCHEDULES, TASKS, Schedule, learning, make_grpo
 
 from grpo_bench.batched.train import Company
 from grpo_bench.report.numbers import significant

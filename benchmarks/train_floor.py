@@ -27,8 +27,8 @@ from _training import (
     Task,
     bare_pass,
     batches_of,
-    garbage_apart,
     make_grpo,
+    no_collection,
     together_of,
 )
 from stable_baselines3.common.callbacks import BaseCallback
@@ -185,7 +185,7 @@ def processor_seconds(
         for part in without:
             taken_out.enter_context(part())
         iteration()
-        taken_out.enter_context(garbage_apart())
+        taken_out.enter_context(no_collection())
         n, elapsed, start = 0, 0.0, time.process_time()
         while not n or elapsed < seconds:
             iteration()

@@ -2,12 +2,15 @@
 
 import importlib
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch.nn.utils import parameters_to_vector
 
 from grpo_envs.arithmetic import ArithmeticTask
 from grpo_envs.vlm import VLMTask
@@ -133,35 +136,56 @@ def test_the_floor_draws_what_starts_and_copies_what_is_handed_over(load, monkey
             assert sum(seen) / 256 == pytest.approx(observations, rel=0.01)
 
 
-def test_train_speed(load, tmp_path):
+def test_train_speed(load, tmp_path, monkeypatch):
+    train_speed, training = load("train_speed"), load("_training")
+
+    def small(env_id, policy, n_envs, seed):  # an iteration as it comes takes seconds
+        schedule = training.SCHEDULES["full"]
+        return training.make_ppo(training.TASKS["vlm"], schedule, 64, "separate", n_envs, seed)
+
+    monkeypatch.setattr(train_speed, "ppo_as_it_comes", small)
+    monkeypatch.setitem(training.SCHEDULES, "default", training.Schedule("shorter", 2, 2))
     arguments = ["--tasks", "vlm", "--transitions", "256", "--seconds", "0"]
     arguments += ["--schedules", "full", "default"]
-    table = run(load("train_speed"), "train_speed", tmp_path, *arguments)
-    # GRPO, PPO with each critic, two floors under each schedule; DummyVecEnv under the default
-    assert len(table) == 2 * 5 + 1
-    assert table["rollout"].between(0, 1).all()
+    table = run(train_speed, "train_speed", tmp_path, *arguments)
+    # GRPO, PPO with each critic on each vectorisation, two floors; PPO as it comes under its own
+    assert len(table) == 2 * 7 + 1
+    parts = table[["rollout", "buffer", "update"]]
+    assert parts.stack().between(0, 1).all()
+    assert np.allclose(parts.sum(axis=1), 1)
+    bare = table["algorithm"].str.startswith("bare passes")
+    assert (table["buffer"] == 0).equals(bare)
     assert table["ratio"].isna().equals(table["algorithm"] == "GRPO")
+
+
+def test_ppo_as_it_comes_has_the_settings_of_its_documentation(load):
+    model = load("_training").ppo_as_it_comes("GRPO-VLM-v0", "MlpPolicy", 2, 0)
+    assert type(model.env).__name__ == "DummyVecEnv" and model.env.num_envs == 2
+    assert (model.n_steps, model.batch_size, model.n_epochs) == (2048, 64, 10)
+    assert model.learning_rate == 3e-4 and model.gamma == 0.99
 
 
 @pytest.mark.parametrize("key", ["vlm", "arithmetic"])
 def test_the_floor_passes_as_many_observations_as_there_are(load, key):
-    train_speed = load("train_speed")
-    task, schedule = train_speed.TASKS[key], train_speed.SCHEDULES["middle"]
-    model, watch = train_speed.make_grpo(task, schedule, 256, 0), train_speed.Stopwatch(0.0)
-    model.learn(train_speed.FOR_EVER, watch, log_interval=None)
-    assert len(watch.ends) == 2 and len(watch.begins) == 3  # one iteration after the first
+    training, train_speed = load("_training"), load("train_speed")
+    task, schedule = training.TASKS[key], training.SCHEDULES["middle"]
+    model, watch = training.make_grpo(task, schedule, 256, 0), training.Stopwatch(0.0)
+    with training.buffer_timed(watch.phases):
+        model.learn(training.FOR_EVER, watch, log_interval=None)
+    assert len(watch.begins) == 3  # one iteration after the first
+    assert watch.whole.keys() == {"rollout", "buffer", "update"}
     assert model._n_updates == 2 * 4 * 4
     rollout, seen = watch.rollout, []
 
-    def policy(observations):
+    def note(_, arguments):
+        (observations,) = arguments
         part = observations["tokens"] if isinstance(observations, dict) else observations
         seen.append(len(part))
-        return model.policy(observations)
 
-    policy.zero_grad = model.policy.zero_grad
+    model.policy.register_forward_pre_hook(note)
     for per_problem in (False, True):
         seen.clear()
-        train_speed.passes(policy, rollout, schedule, per_problem, 0.0)(turn=0)
+        train_speed.passes(model.policy, rollout, schedule, per_problem, 0.0)(turn=0)
         met = len(rollout.rows[rollout.mask].unique())
         assert len(seen) == 2 * (1 + 4 * 4)  # an iteration that does not count, and one that does
         together, *batches = seen[: 1 + 4 * 4]
@@ -169,17 +193,179 @@ def test_the_floor_passes_as_many_observations_as_there_are(load, key):
         assert sum(batches) == 4 * together
 
 
+@pytest.mark.parametrize("key", ["vlm", "arithmetic"])
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_the_buffer_is_timed_where_it_works_and_nowhere_afterwards(load, key, algorithm):
+    training = load("_training")
+    task, schedule = training.TASKS[key], training.SCHEDULES["middle"]
+    model, phases = training.make_grpo(task, schedule, 256, 0), training.Phases()
+    if algorithm == "ppo":
+        model = training.make_ppo(task, schedule, 256, "separate", None, 0)
+    with training.buffer_timed(phases):
+        model.learn(256)
+    timed = phases.seconds["buffer"]
+    model.learn(256)
+    assert phases.seconds == {"buffer": timed} and timed > 0
+
+
 def test_the_same_iteration_for_both_algorithms(load):
-    train_speed = load("train_speed")
-    task, schedule = train_speed.TASKS["vlm"], train_speed.SCHEDULES["middle"]
-    grpo = train_speed.make_grpo(task, schedule, 256, 0)
-    ppo = train_speed.make_ppo(task, schedule, 256, "separate", None, 0)
+    training = load("_training")
+    task, schedule = training.TASKS["vlm"], training.SCHEDULES["middle"]
+    grpo = training.make_grpo(task, schedule, 256, 0)
+    ppo = training.make_ppo(task, schedule, 256, "separate", None, 0)
     assert grpo.env.num_envs == ppo.env.num_envs == 256
     assert grpo.batch_size == ppo.batch_size == 64
     assert grpo.n_epochs == ppo.n_epochs == 4
     actor = [p.shape for p in grpo.policy.parameters()]
     body = ppo.policy.pi_features_extractor.parameters()
     assert actor == [p.shape for p in (*body, *ppo.policy.action_net.parameters())]
+
+
+def test_train_floor(load, tmp_path):
+    train_floor = load("train_floor")
+    arguments = ["--schedules", "middle", "--transitions", "256", "--seconds", "0"]
+    train_floor.main([*TURNS, "--out", str(tmp_path), *arguments])
+    table = pd.read_csv(tmp_path / "train_floor.csv")
+    # the whole, five parts that are taken out, what is left of the update, the floor and its like
+    assert len(table) == 1 + 5 + 1 + 2
+    assert (table["seconds"] > 0).all()
+    beside = table["part"] == train_floor.PER_TRANSITION
+    assert table["adds"].isna().equals(beside) and table["share"].isna().equals(beside)
+
+
+def test_each_rung_adds_what_the_next_one_lacks(load):
+    train_floor = load("train_floor")
+    table = train_floor.Table("", ("environment", "schedule", "part"), (), repeats=2)
+    task, schedule = train_floor.TASKS["vlm"], train_floor.SCHEDULES["full"]
+    names = (train_floor.PLAYING, "metrics", train_floor.FLOOR, train_floor.PER_TRANSITION)
+    times = dict(zip(names, ([10.0, 20.0], [4.0, 10.0], [1.0, 5.0], [8.0, 9.0]), strict=True))
+    train_floor.add_rows(table, task, schedule, times)
+    # 10 - 4 and 20 - 10, over 10 and 20: medians 8 and 0.55; then 3 and 5; then 1 and 5
+    assert [row.get("adds") for row in table.rows] == [8.0, 4.0, 3.0, None]
+    shares = [row["share"] for row in table.rows[:3]]
+    assert shares == pytest.approx([0.55, 0.275, 0.175]) and sum(shares) == pytest.approx(1)
+
+
+def test_what_is_taken_out_of_an_update_is_gone_from_it_alone(load):
+    training, train_floor = load("_training"), load("train_floor")
+    task, schedule = training.TASKS["vlm"], training.SCHEDULES["middle"]
+    model, watch = training.make_grpo(task, schedule, 256, 0), training.Stopwatch(0.0)
+    model.max_grad_norm = 1e-3
+    model.learn(training.FOR_EVER, watch, log_interval=None)
+    model.doctor.findings["ratio"] = "known: the rollout is not of this policy any more"
+
+    def update(*parts):
+        """Weights before and after, the norm of the last gradient, what was logged."""
+        model.logger.name_to_value.clear()
+        before = parameters_to_vector(model.policy.parameters()).detach().clone()
+        with ExitStack() as taken_out:
+            for part in parts:
+                taken_out.enter_context(train_floor.PARTS[part](model))
+            train_floor.update(model, watch.rollout)()
+        after = parameters_to_vector(model.policy.parameters()).detach()
+        gradient = parameters_to_vector([p.grad for p in model.policy.parameters()])
+        return before, after, gradient.norm(), set(model.logger.name_to_value)
+
+    before, after, norm, logged = update()
+    assert not before.equal(after) and norm <= 1.001e-3 and "train/grad_norm" in logged
+    before, after, norm, logged = update("metrics")
+    assert not before.equal(after) and norm <= 1.001e-3 and "train/grad_norm" not in logged
+    before, after, norm, _ = update("metrics", "optimiser step")
+    assert before.equal(after) and norm <= 1.001e-3
+    before, after, norm, _ = update("metrics", "optimiser step", "gradient clipping")
+    assert before.equal(after) and norm > 2e-3
+    with train_floor.PARTS["cutting into minibatches"](model):
+        update_once = train_floor.update(model, watch.rollout)
+        state = torch.get_rng_state()
+        update_once()
+        assert not torch.get_rng_state().equal(state)  # the order of the first pass is drawn
+        state = torch.get_rng_state()
+        update_once()
+        assert torch.get_rng_state().equal(state)  # and kept
+
+
+def test_accuracy_is_reached_on_the_line_between_two_evaluations(load):
+    module = load("time_to_accuracy")
+    curve = [module.Point(0, 0, 0.25), module.Point(2, 100, 0.45)]
+    curve += [module.Point(4, 200, 0.4), module.Point(8, 600, 0.6)]
+    # 0.35 half-way up the first line; 0.5 half-way up the last, though it had been at 0.45
+    assert module.reached(curve, 0.35)[:2] == pytest.approx((1.0, 50.0))
+    assert module.reached(curve, 0.45)[:2] == pytest.approx((2.0, 100.0))
+    assert module.reached(curve, 0.5)[:2] == pytest.approx((6.0, 400.0))
+    assert module.reached(curve, 0.61).seconds == math.inf
+
+
+def test_a_run_that_comes_nowhere_makes_a_bound_or_a_miss(load):
+    module = load("time_to_accuracy")
+    quick = [module.Point(0, 0, 0.2), module.Point(2, 10, 0.8)]  # 0.5 after 1 s
+    slow = [module.Point(0, 0, 0.2), module.Point(20, 10, 0.8)]  # 0.5 after 10 s
+    stuck = [module.Point(0, 0, 0.2), module.Point(40, 10, 0.3)]
+
+    def told(grpo, dummies):
+        table = module.Table("", ("accuracy", "algorithm", "reached"), (), repeats=2)
+        module.add_rows(table, 0.5, {module.GRPO_ROW: grpo, module.DUMMY_ROW: dummies})
+        return table.rows, table.footnotes[0]
+
+    (grpo, dummies), note = told([quick, quick], [slow, slow])
+    assert grpo["reached"] == "2/2" and grpo["seconds"] == pytest.approx(1.0)
+    assert dummies["seconds"] == pytest.approx(10.0)
+    assert dummies["ratio"] == pytest.approx(10) and note.startswith("Target met")
+    (_, dummies), note = told([quick, quick], [stuck, stuck])
+    assert (dummies["reached"], dummies["seconds"]) == ("0/2", math.inf)
+    assert dummies["ratio"] == pytest.approx(40) and note.endswith("not every run came there")
+    (_, dummies), note = told([quick, stuck], [slow, slow])
+    assert "ratio" not in dummies and note.startswith("Target missed")
+    assert module.seconds_or_not(math.inf) == "not reached"
+
+
+def test_the_clock_stands_still_while_the_policy_is_evaluated(load, monkeypatch):
+    module = load("time_to_accuracy")
+    now, calls = [0.0], []
+
+    def evaluate(*_):
+        now[0] += 100.0
+        calls.append(now[0])
+        return {"success": np.array([len(calls) > 2, True])}
+
+    monkeypatch.setattr(module, "evaluate", evaluate)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    curve = module.Curve(enough=1.0, limit=50.0, every=2.0)
+    curve.model, curve.num_timesteps = None, 0
+    curve._on_training_start()
+    for _ in range(5):  # iterations of 1 s: evaluations at 0, 2 and 4 s
+        curve._on_rollout_start()
+        if not curve._on_step():
+            break
+        now[0] += 1.0
+    assert [point.seconds for point in curve.points] == [0.0, 2.0, 4.0]
+    assert [point.accuracy for point in curve.points] == [0.5, 0.5, 1.0]
+
+
+def test_time_to_accuracy(load, tmp_path):
+    arguments = ["--algorithms", "pairs", "grpo", "--accuracies", "0.35", "0.3"]
+    arguments += ["--limit", "600", "--every", "0.01"]  # a run ends at 0.35, long before
+    table = run(load("time_to_accuracy"), "time_to_accuracy", tmp_path, *arguments)
+    assert table["accuracy"].tolist() == [0.3, 0.3, 0.35, 0.35]
+    assert table["reached"].eq("2/2").all()
+    first, second = table[:2], table[2:].reset_index()
+    assert (first["seconds"] < second["seconds"]).all()
+    assert table["ratio"].isna().equals(table["algorithm"] == "GRPO")
+
+
+@pytest.mark.parametrize("accuracy", ["0.25", "1.5", "high"])
+def test_an_accuracy_that_means_nothing_is_refused(load, capsys, accuracy):
+    with pytest.raises(SystemExit):
+        load("time_to_accuracy").main(["--accuracies", accuracy])
+    assert f"{accuracy!r}: expected a share from 0.3 to 1" in capsys.readouterr().err
+
+
+def test_learning_rates_of_configured_runs_fall_over_the_full_budget(load):
+    module = load("time_to_accuracy")
+    for key, group_size in (("grpo", 8), ("pairs", 2)):
+        _, make = module.ALGORITHMS[key]
+        model, transitions = make(3)
+        assert transitions == 8_000_000 and model.group_size == group_size
+        assert model.baseline == ("group" if key == "grpo" else "batch")
 
 
 def test_batched_seeds(load, tmp_path):

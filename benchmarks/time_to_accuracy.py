@@ -1,0 +1,209 @@
+"""Seconds of training until a validation accuracy is reached, on GRPO-VLM-v0.
+
+    python benchmarks/time_to_accuracy.py --repeats 5 --out results/benchmarks
+
+GRPO and PPO as ``conf/`` has them, on the native environment, beside SB3's PPO as people run it:
+``DummyVecEnv``, all settings at their defaults. Every turn is a seed. The clock runs from the first
+rollout of ``learn`` on and stands still while the policy is evaluated: start-up is no part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
+from _training import FOR_EVER, TASKS, ppo_as_it_comes
+from hydra import compose, initialize_config_dir
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+
+from grpo_bench.config import CONF, resolved
+from grpo_bench.evaluation import evaluate
+from grpo_bench.job import make_model
+from grpo_bench.report.numbers import ABSENT, in_units, significant
+from grpo_bench.report.writers import Column
+
+Run = tuple[BaseAlgorithm, int]  # a fresh model, and the transitions that it is to learn for
+ENV_ID = TASKS["vlm"].env_id
+LEAST = 0.3  # accuracy: an untrained policy has about 0.25
+TARGET = 5.0  # times as fast as SB3's PPO as people run it
+GRPO_ROW, PAIRS_ROW = "GRPO", "GRPO, pairs, baseline of the batch"
+DUMMY_ROW = "PPO as it comes, DummyVecEnv of 8"
+
+
+class Point(NamedTuple):
+    """An evaluation of the policy on all problems of the validation split."""
+
+    seconds: float  # of training before it
+    transitions: float
+    accuracy: float
+
+
+class Curve(BaseCallback):
+    """Evaluates at the first rollout that begins ``every`` seconds of training after the last
+    evaluation, and ends the training at an evaluation that reaches ``enough``, or after
+    ``limit`` seconds."""
+
+    def __init__(self, enough: float, limit: float, every: float) -> None:
+        super().__init__()
+        self.enough, self.limit, self.every = enough, limit, every
+        self.points: list[Point] = []
+        self._began = 0.0  # perf_counter() when the clock last started
+        self._trained = 0.0  # seconds until then
+
+    def _on_training_start(self) -> None:
+        self._began = time.perf_counter()
+
+    def _on_rollout_start(self) -> None:
+        seconds = self._trained + time.perf_counter() - self._began
+        due = self.points[-1].seconds + self.every if self.points else 0.0
+        if seconds >= min(due, self.limit):
+            columns = evaluate(self.model, ENV_ID, {}, "validation")
+            accuracy = float(columns["success"].mean())
+            self.points.append(Point(seconds, self.num_timesteps, accuracy))
+        self._trained, self._began = seconds, time.perf_counter()
+
+    def _on_step(self) -> bool:
+        return self.points[-1].accuracy < self.enough and self._trained < self.limit
+
+
+def reached(points: Sequence[Point], accuracy: float) -> Point:
+    """Where the curve first comes to an accuracy, on the straight line from the last evaluation
+    below it to the first that is not; at infinity where no evaluation is."""
+    for before, after in pairwise(points):
+        if before.accuracy < accuracy <= after.accuracy:
+            part = (accuracy - before.accuracy) / (after.accuracy - before.accuracy)
+            return Point(*(a + part * (b - a) for a, b in zip(before, after, strict=True)))
+    return Point(math.inf, math.inf, accuracy)
+
+
+def configured(overrides: Sequence[str], turn: int) -> Run:
+    """A run of ``conf/``. Its learning rate falls to 0 over the full budget, which leaves each the
+    time to come to the highest accuracy."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("config", ["env=vlm", "budget=full", f"seed={turn}", *overrides])
+    config = resolved(composed)
+    return make_model(config, "cpu"), config["budget"]["transitions"]
+
+
+def as_it_comes(n_envs: int, turn: int) -> Run:
+    """SB3's PPO with everything at its default; its learning rate is constant."""
+    return ppo_as_it_comes(ENV_ID, TASKS["vlm"].policy, n_envs, turn), FOR_EVER
+
+
+ALGORITHMS: dict[str, tuple[str, Callable[[int], Run]]] = {  # the row's name, and what makes it
+    "grpo": (GRPO_ROW, partial(configured, ["algo=grpo"])),
+    "pairs": (PAIRS_ROW, partial(configured, ["algo=options/baseline_batch", "algo.group_size=2"])),
+    "ppo": ("PPO, tuned, native", partial(configured, ["algo=ppo"])),
+    "dummy_8": (DUMMY_ROW, partial(as_it_comes, 8)),
+    "dummy_1": ("PPO as it comes, DummyVecEnv of 1", partial(as_it_comes, 1)),
+}
+
+
+def learned(name: str, make: Callable[[int], Run], options: Namespace, turn: int) -> list[Point]:
+    """The evaluations of a fresh model while it learns."""
+    model, transitions = make(turn)
+    curve = Curve(max(options.accuracies), options.limit, options.every)
+    model.learn(transitions, curve, log_interval=None)  # type: ignore[arg-type]
+    last = curve.points[-1]
+    progress(f"turn {turn + 1}, {name}: {last.accuracy:.3f} right after {last.seconds:.1f} s")
+    return curve.points
+
+
+def add_rows(
+    table: Table, accuracy: float, curves: Mapping[str, Sequence[Sequence[Point]]]
+) -> None:
+    """A row for each algorithm, and a verdict on each of GRPO's. A run that does not come to the
+    accuracy counts in a ratio with all of its seconds: the ratio is then a bound, which is of use
+    only while GRPO itself comes there."""
+    found = {name: [reached(points, accuracy) for points in runs] for name, runs in curves.items()}
+    there = {name: sum(math.isfinite(x.seconds) for x in runs) for name, runs in found.items()}
+    bounds = {
+        name: [
+            min(x.seconds, points[-1].seconds) for x, points in zip(runs, curves[name], strict=True)
+        ]
+        for name, runs in found.items()
+    }
+    n = table.repeats
+    for name, runs in found.items():
+        labels = (f"{accuracy:g}", name, f"{there[name]}/{n}")
+        compared = name != GRPO_ROW and there.get(GRPO_ROW) == n
+        table.add(
+            dict(zip(table.labels, labels, strict=True)),
+            spread("seconds", [x.seconds for x in runs]),
+            spread("transitions", [x.transitions for x in runs]),
+            ratio(bounds[name], bounds[GRPO_ROW]) if compared else {},
+        )
+    for name in (GRPO_ROW, PAIRS_ROW):
+        if name not in found or DUMMY_ROW not in found:
+            continue
+        what = f"accuracy {accuracy:g}, seconds of {DUMMY_ROW} / {name}"
+        if there[name] < n:
+            note = f"Target missed: {what}: reached by {there[name]} of {n} runs of the latter"
+        else:
+            note = verdict(what, ratio(bounds[DUMMY_ROW], bounds[name]), at_least=TARGET)
+            if there[DUMMY_ROW] < n:
+                note += "; the ratio is a lower bound, since not every run came there"
+        table.footnotes.append(note)
+
+
+def seconds_or_not(x: float) -> str:
+    """Seconds, or that they were not enough."""
+    return "not reached" if math.isinf(x) else significant(x)
+
+
+def thousands_or_not(x: float) -> str:
+    """Thousands, or nothing where the accuracy was not reached."""
+    return ABSENT if math.isinf(x) else in_units(1e3)(x)
+
+
+def accuracy_of(text: str) -> float:
+    """Raises ArgumentTypeError for a share that is none, or that an untrained policy has."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not LEAST <= value <= 1:
+        raise ArgumentTypeError(f"{text!r}: expected a share from {LEAST} to 1")
+    return value
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command = parser(__doc__)
+    command.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=[*ALGORITHMS])
+    command.add_argument("--accuracies", nargs="+", type=accuracy_of, default=[0.6, 0.7, 0.8])
+    command.add_argument("--limit", type=float, default=50.0, help="seconds of training of a run")
+    command.add_argument("--every", type=float, default=0.1, help="seconds between evaluations")
+    options = command.parse_args(arguments)
+    torch.set_num_threads(1)
+    table = Table(
+        caption=f"Seconds of training to a validation accuracy, {ENV_ID}",
+        labels=("accuracy", "algorithm", "reached"),
+        columns=[
+            Column("seconds", "seconds", seconds_or_not, interval=True),
+            Column("k transitions", "transitions", thousands_or_not, interval=True),
+            *ratio_columns("this / GRPO"),
+        ],
+        repeats=options.repeats,
+        footnotes=[
+            f"A run ends at the highest accuracy or after {options.limit:g} s; one that did not "
+            "come to an accuracy makes its ratio a lower bound",
+        ],
+    )
+    chosen = (ALGORITHMS[key] for key in options.algorithms)
+    subjects = {name: partial(learned, name, make, options) for name, make in chosen}
+    curves = in_turns(subjects, options.repeats)
+    for accuracy in sorted(options.accuracies):
+        add_rows(table, accuracy, curves)
+    table.write(options.out, "time_to_accuracy")
+
+
+if __name__ == "__main__":
+    main()
