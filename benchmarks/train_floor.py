@@ -101,7 +101,7 @@ def no_step(model: GRPO) -> AbstractContextManager[Any]:
 
 def no_clipping(model: GRPO) -> AbstractContextManager[Any]:
     """The gradient's norm is neither measured nor bounded."""
-    return mock.patch.object(torch.nn.utils, "clip_grad_norm_", nothing)
+    return mock.patch.object(algorithm, "clip_grad_norm", nothing)
 
 
 def no_loss(model: GRPO) -> AbstractContextManager[Any]:
