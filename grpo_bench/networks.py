@@ -11,10 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
+
+from grpo_bench.prefixes import PrefixTree, prefix_tree
 
 
 class MLPBody(BaseFeaturesExtractor):
@@ -35,8 +36,9 @@ class MLPBody(BaseFeaturesExtractor):
 class TokenTransformer(BaseFeaturesExtractor):
     """A small causal transformer over the token ids of a token task (pre-norm, learned positions).
 
-    Tokens are embedded by id: neither one-hot nor, as SB3 would treat a Box, as magnitudes. The
-    features are the last token's, so the last block runs for that token only.
+    Tokens are embedded by id: neither one-hot nor, as SB3 would treat a Box, as magnitudes. What
+    follows a prefix is computed once, in however many of the observations it stands, and the last
+    block goes on from its attention only where features are wanted.
 
     Args:
         observation_space: Dict with ``tokens`` (L,), ``position`` (1,) and ``mask`` (L,).
@@ -63,21 +65,24 @@ class TokenTransformer(BaseFeaturesExtractor):
         """Features of the last token of each sequence, (n, width)."""
         # SB3 hands every Box over as floats; ids are exact in them
         length = observations["position"].long().flatten()  # (n,) columns so far, gaps included
-        longest = int(length.max())
-        x = self._embed(observations["tokens"][:, :longest].long())  # (n, t, d)
+        tokens = observations["tokens"][:, : int(length.max())].long()
+        tree = prefix_tree(tokens, length, self.embed.num_embeddings)
+        return self._features(tree, tree.node.gather(1, length[:, None] - 1).squeeze(1))
+
+    def after(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+        """Features after each token where ``wanted`` (n, t) bool is true, in the order of
+        ``tokens[wanted]``, for supervised training; tokens (n, t)."""
+        columns = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+        length = (wanted * columns).amax(1)
+        tree = prefix_tree(tokens, length, self.embed.num_embeddings)
+        return self._features(tree, tree.node[wanted])
+
+    def _features(self, tree: PrefixTree, wanted: Tensor) -> Tensor:
+        """Features after the prefixes ``wanted`` (n,) of the tree, (n, width)."""
+        x = self.embed(tree.token) + self.place(tree.column)  # (m, d)
         for block in self.blocks:
-            x = block(x)
-        return self.norm(self.last_block.last(x, length)).squeeze(1)
-
-    def sequence(self, tokens: Tensor) -> Tensor:
-        """Features after every token, (n, t, width), for supervised training; tokens (n, t)."""
-        x = self._embed(tokens)
-        for block in [*self.blocks, self.last_block]:
-            x = block(x)
-        return self.norm(x)
-
-    def _embed(self, tokens: Tensor) -> Tensor:
-        return self.embed(tokens) + self.place.weight[: tokens.shape[1]]
+            x = block(x, tree)
+        return self.norm(self.last_block(x, tree, wanted))
 
 
 class Block(nn.Module):
@@ -96,32 +101,37 @@ class Block(nn.Module):
             nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, t, d) -> (n, t, d)."""
+    def forward(self, x: Tensor, tree: PrefixTree, wanted: Tensor | None = None) -> Tensor:
+        """At every prefix of the tree, (m, d) -> (m, d), or at those ``wanted`` (n,) -> (n, d)."""
+        column, leaf, first = tree.column, tree.leaf, 0
         normed = self.norm_1(x)
-        x = x + self._attend(normed, normed, is_causal=True)
+        if wanted is not None:
+            x, column, leaf = x.index_select(0, wanted), column[wanted], leaf[wanted]
+            first = int(column.min())  # no query stands before it
+        mixed = self._attend(normed, tree.paths, first)  # (s, t - first, d)
+        at = leaf * mixed.shape[1] + column - first
+        x = x + self.out(mixed.flatten(0, 1).index_select(0, at))
         return x + self.mlp(self.norm_2(x))
 
-    def last(self, x: Tensor, length: Tensor) -> Tensor:
-        """(n, t, d) -> (n, 1, d), for the last of the ``length`` (n,) tokens of each sequence."""
-        n, t, d = x.shape
-        normed = self.norm_1(x)
-        at = (length - 1).view(n, 1, 1).expand(n, 1, d)
-        visible = torch.arange(t, device=x.device) < length[:, None]  # (n, t)
-        y = x.gather(1, at) + self._attend(
-            normed.gather(1, at), normed, attn_mask=visible[:, None, None, :]
-        )
-        return y + self.mlp(self.norm_2(y))
+    def _attend(self, x: Tensor, paths: Tensor, first: int) -> Tensor:
+        """Each path (s, t) attends from its columns from ``first`` on to those up to there."""
+        (s, t), d = paths.shape, x.shape[1]
+        (q,) = self._split(self.query(x), paths[:, first:])
+        k, v = self._split(self.key_value(x), paths)
+        hidden = torch.full((t, t), -math.inf, dtype=x.dtype, device=x.device).tril(-1)
+        # Keys before queries, (s heads, t, t - first): torch's softmax over fewer than 16 places
+        # is several times faster along any dimension but the last, and its fused attention slower
+        # than these three steps, most of all backwards.
+        scale = (d // self.heads) ** -0.5
+        scores = torch.baddbmm(hidden[:, first:], k, q.transpose(1, 2), alpha=scale)
+        mixed = scores.softmax(1).transpose(1, 2) @ v
+        return mixed.view(s, self.heads, -1, d // self.heads).transpose(1, 2).flatten(2)
 
-    def _attend(self, queries: Tensor, context: Tensor, **how: Any) -> Tensor:
-        q = self._split(self.query(queries))  # (n, heads, t_q, d / heads)
-        k, v = (self._split(part) for part in self.key_value(context).chunk(2, dim=-1))
-        mixed = F.scaled_dot_product_attention(q, k, v, **how)
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        n, t, d = x.shape
-        return x.view(n, t, self.heads, d // self.heads).transpose(1, 2)
+    def _split(self, x: Tensor, paths: Tensor) -> Tensor:
+        """(m, parts d), along paths (s, t) -> (parts, s heads, t, d / heads)."""
+        (s, t), d = paths.shape, self.out.in_features
+        x = x.index_select(0, paths.flatten()).view(s, t, -1, self.heads, d // self.heads)
+        return x.permute(2, 0, 3, 1, 4).flatten(1, 2)
 
 
 BODIES: dict[str, type[BaseFeaturesExtractor]] = {"mlp": MLPBody, "transformer": TokenTransformer}

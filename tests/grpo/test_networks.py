@@ -34,22 +34,138 @@ def observation(tokens, position):
     return {"tokens": tokens.float(), "position": position.float(), "mask": mask.float()}
 
 
+def everywhere(net, tokens):
+    """Features after every token, (n, t, width)."""
+    return net.after(tokens, torch.ones_like(tokens, dtype=torch.bool)).view(*tokens.shape, -1)
+
+
+def alone(net, tokens):
+    """Features after the last of the tokens (t,), written out in plain matrices."""
+    x = net.embed.weight[tokens] + net.place.weight[: len(tokens)]
+    for block in [*net.blocks, net.last_block]:
+        h = block.norm_1(x)
+        q, (k, v) = block.query(h), block.key_value(h).chunk(2, dim=1)
+        mixed = []
+        for i in range(block.heads):
+            part = slice(i * x.shape[1] // block.heads, (i + 1) * x.shape[1] // block.heads)
+            scores = q[:, part] @ k[:, part].T / (part.stop - part.start) ** 0.5
+            later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+            mixed.append(scores.masked_fill(later, -torch.inf).softmax(1) @ v[:, part])
+        x = x + block.out(torch.cat(mixed, dim=1))
+        x = x + block.mlp(block.norm_2(x))
+    return net.norm(x[-1])
+
+
+def assert_as_alone(net, tokens, position):
+    """Values and gradients of the batch are those of its rows, computed one by one."""
+    pull = torch.randn(len(tokens), net.features_dim, generator=torch.Generator().manual_seed(2))
+    rows = zip(tokens, position.flatten(), strict=True)
+    expected = torch.stack([alone(net, row[:length]) for row, length in rows])
+    actual = net(observation(tokens, position))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    gradients = [
+        torch.autograd.grad((features * pull).sum(), list(net.parameters()))
+        for features in (actual, expected)
+    ]
+    for (name, _), one, two in zip(net.named_parameters(), *gradients, strict=True):
+        torch.testing.assert_close(
+            one, two, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
 def test_it_is_causal_and_looks_at_every_earlier_token():
     net, (tokens, _) = transformer(), sequences()
-    before = net.sequence(tokens)
+    before = everywhere(net, tokens)
     for t in (0, 3, LENGTH - 1):
         changed = tokens.clone()
         changed[:, t] = (changed[:, t] + 1) % N_TOKENS
-        difference = (net.sequence(changed) - before).abs().amax(dim=(0, 2))
-        assert (difference[:t] == 0).all()
-        assert (difference[t:] > 1e-6).all()
+        difference = (everywhere(net, changed) - before).abs().amax(dim=(0, 2))
+        assert (difference[:t] < 1e-6).all()
+        assert (difference[t:] > 1e-5).all()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_forward_is_the_sequence_at_the_last_token(depth):
-    net, (tokens, position) = transformer(depth=depth), sequences()
-    expected = net.sequence(tokens)[torch.arange(len(tokens)), position.flatten() - 1]
-    torch.testing.assert_close(net(observation(tokens, position)), expected, rtol=1e-4, atol=1e-5)
+def test_unrelated_rows_are_as_alone(depth):
+    assert_as_alone(transformer(depth=depth), *sequences())
+
+
+RELATED = {
+    "a batch of one": ([[3, 1, 4, 1, 5, 9]], [4]),
+    "an episode": ([[3, 1, 4, 1, 5, 9]] * 4, [6, 3, 5, 4]),
+    "the same twice": ([[3, 1, 4, 1, 5, 9]] * 2, [3, 3]),
+    "the last token differs": ([[3, 1, 4], [3, 1, 5], [3, 1, 0]], [3, 3, 3]),
+    "the first token differs": ([[3, 1, 4], [2, 1, 4]], [3, 3]),
+    "equal as far as the shorter goes": ([[3, 1, 4], [3, 1, 5]], [3, 2]),
+    "a gap is a token, what follows the end is none": (
+        [[3, 0, 4], [3, 4, 0], [3, 0, 0]],
+        [3, 2, 1],
+    ),
+    "one token": ([[3], [4], [3]], [1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("rows", RELATED)
+def test_related_rows_are_as_alone(rows):
+    tokens = torch.zeros(len(RELATED[rows][0]), LENGTH, dtype=torch.long)
+    for row, written in zip(tokens, RELATED[rows][0], strict=True):
+        row[: len(written)] = torch.tensor(written)
+    assert_as_alone(transformer(), tokens, torch.tensor(RELATED[rows][1])[:, None])
+
+
+@pytest.mark.parametrize("name", ["GRPO-Arithmetic-v0", "GRPO-Format-v0"])
+def test_transitions_of_an_environment_are_as_alone(name):
+    env = gym.make_vec(name, 8)
+    obs, _ = env.reset(seed=0, options={"problem_id": np.repeat([3, 70], 4)})
+    env.action_space.seed(0)
+    seen = [obs]
+    for _ in range(6):
+        obs, *_ = env.step(env.action_space.sample() % 4)  # few tokens: members go the same way
+        seen.append(obs)
+    tokens, position = (
+        torch.as_tensor(np.concatenate([obs[key] for obs in seen]))
+        for key in ("tokens", "position")
+    )
+    torch.manual_seed(0)
+    assert_as_alone(TokenTransformer(env.single_observation_space, 16, 2, 4), tokens, position)
+
+
+def test_after_gives_the_wanted_places_in_order():
+    net, (tokens, position) = transformer(), sequences()
+    columns = torch.arange(LENGTH)
+    wanted = (columns < position) & (columns % 3 == 1)  # most not to the end of their row
+    wanted[2] = False
+    expected = [
+        alone(net, row[: t + 1])
+        for row, at in zip(tokens, wanted, strict=True)
+        for t in at.nonzero().flatten()
+    ]
+    torch.testing.assert_close(
+        net.after(tokens, wanted), torch.stack(expected), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_it_can_be_differentiated_twice():
+    """For TRPO's product with the Fisher matrix."""
+    net = transformer().double()
+    tokens, position = sequences(3)
+    weight = net.last_block.query.weight
+    start = weight.detach().clone()
+
+    def loss(change):
+        with_change = {"last_block.query.weight": start + change}
+        inputs = {name: value.double() for name, value in observation(tokens, position).items()}
+        return torch.func.functional_call(net, with_change, (inputs,)).pow(2).mean()
+
+    direction = torch.randn_like(start)
+    point = torch.zeros_like(start, requires_grad=True)
+    (slope,) = torch.autograd.grad(loss(point), point, create_graph=True)
+    (curved,) = torch.autograd.grad((slope * direction).sum(), point)
+    step = 1e-5
+    slopes = []
+    for sign in (1, -1):
+        moved = (sign * step * direction).requires_grad_()
+        slopes.append(torch.autograd.grad(loss(moved), moved)[0])
+    torch.testing.assert_close(curved, (slopes[0] - slopes[1]) / (2 * step), rtol=1e-5, atol=1e-9)
 
 
 def test_neither_padding_nor_the_other_sequences_matter():
@@ -58,9 +174,9 @@ def test_neither_padding_nor_the_other_sequences_matter():
     noise = torch.randint(N_TOKENS, tokens.shape)
     padded = torch.where(torch.arange(LENGTH) < position, tokens, noise)
     torch.testing.assert_close(net(observation(padded, position)), expected)
-    for i in range(len(tokens)):
-        alone = net(observation(tokens[[i]], position[[i]]))
-        torch.testing.assert_close(alone[0], expected[i], rtol=1e-4, atol=1e-5)
+    order = torch.randperm(len(tokens))
+    permuted = net(observation(tokens[order], position[order]))
+    torch.testing.assert_close(permuted, expected[order])
 
 
 def test_the_order_of_the_tokens_matters():
