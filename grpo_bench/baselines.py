@@ -14,21 +14,11 @@ from sb3_contrib import TRPO, MaskablePPO
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-
-class PlainAttentionTRPO(TRPO):
-    """TRPO differentiates twice, and of torch's attention kernels only the plain one can."""
-
-    def train(self) -> None:
-        with sdpa_kernel(SDPBackend.MATH):
-            super().train()
-
 
 KINDS: dict[str, type[OnPolicyAlgorithm]] = {
     "ppo": PPO,
     "a2c": A2C,
-    "trpo": PlainAttentionTRPO,
+    "trpo": TRPO,
     "maskable_ppo": MaskablePPO,
 }
 CRITICS = ("separate", "shared")
