@@ -188,6 +188,15 @@ def test_the_order_of_the_tokens_matters():
     assert ((one - two).abs().amax(dim=1) > 1e-5)[different].all() and different.any()
 
 
+def test_the_mlp_has_tanh_between_and_after():
+    torch.manual_seed(0)
+    body = MLPBody(spaces.Box(-1, 1, (3, 2), np.float32), widths=(5, 4))
+    (w_1, b_1, w_2, b_2), seen = body.parameters(), torch.randn(7, 3, 2)
+    expected = ((seen.reshape(7, 6) @ w_1.T + b_1).tanh() @ w_2.T + b_2).tanh()
+    assert body.features_dim == 4
+    torch.testing.assert_close(body(seen), expected)
+
+
 def test_errors_name_the_value():
     with pytest.raises(ValueError, match="width=10: expected a multiple of heads=4"):
         transformer(width=10)
