@@ -241,8 +241,7 @@ class GRPO(GroupAlgorithm):
                 self.aggregation,
                 self.max_len,
             ):
-                params = self.policy(batch.observations).index_select(0, batch.rows)
-                distribution = self.policy.distribution(params)  # of the m actions
+                distribution = self.policy.distribution(self.policy(batch.observations), batch.rows)
                 logp = batch.padded(distribution.log_prob(batch.actions))  # (n, T)
                 surrogate = policy_loss(
                     logp,

@@ -19,9 +19,13 @@ class LogSoftmaxDistribution(CategoricalDistribution):
 
     log_probs: Tensor  # (n, n_actions)
 
-    def proba_distribution(self, action_logits: Tensor) -> LogSoftmaxDistribution:
-        """Of logits (n, n_actions)."""
-        self.log_probs = F.log_softmax(action_logits, dim=-1)
+    def proba_distribution(
+        self, action_logits: Tensor, rows: Tensor | None = None
+    ) -> LogSoftmaxDistribution:
+        """Of logits (n, n_actions), or with ``rows`` (m,) of those rows of them: each is normalised
+        once, however often it stands in ``rows``."""
+        log_probs = F.log_softmax(action_logits, dim=-1)
+        self.log_probs = log_probs if rows is None else log_probs.index_select(0, rows)
         return self
 
     @property

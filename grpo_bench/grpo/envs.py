@@ -6,7 +6,6 @@ import importlib
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
@@ -24,13 +23,12 @@ def make_env(
     module, _, name = env_id.rpartition(":")
     if module:  # "package:Name-v0", as gymnasium.make takes it
         importlib.import_module(module)
-    spec = gym.spec(name)
-    if spec.vector_entry_point is not None:
-        entry_point = spec.vector_entry_point
-        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-        if isinstance(creator, type) and issubclass(creator, TaskVectorEnv):
+    if gym.spec(name).vector_entry_point is not None:
+        one = gym.make_vec(name, 1, vectorization_mode="vector_entry_point")
+        one.close()
+        if isinstance(one.unwrapped, TaskVectorEnv):
             num_envs = group_size * (n_problems or GROUPS_BY_DEFAULT)
-            return gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.DISABLED)
+            return gym.make_vec(name, num_envs, autoreset_mode=AutoresetMode.DISABLED)
     return make_vec_env(env_id, n_envs=group_size)
 
 

@@ -117,11 +117,16 @@ class ActorPolicy(BasePolicy):
         features = self.extract_features(obs, self.features_extractor)
         return self.action_net(self.mlp(features))
 
-    def distribution(self, params: Tensor) -> Distribution:
+    def distribution(self, params: Tensor, rows: Tensor | None = None) -> Distribution:
         """The action distribution of ``forward``'s parameters, (n, n_params), in float32: a
-        log-softmax in half precision makes a ratio other than 1 on-policy."""
+        log-softmax in half precision makes a ratio other than 1 on-policy.
+
+        With ``rows`` (m,) it is that of m actions, each in one of the n observations.
+        """
         if isinstance(self.action_space, spaces.Discrete):
-            return LogSoftmaxDistribution(params.shape[-1]).proba_distribution(params.float())
+            return LogSoftmaxDistribution(params.shape[-1]).proba_distribution(params.float(), rows)
+        if rows is not None:
+            params = params.index_select(0, rows)
         dist = make_proba_distribution(self.action_space)
         if isinstance(dist, DiagGaussianDistribution):
             return dist.proba_distribution(params.float(), self.log_std.float())

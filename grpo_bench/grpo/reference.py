@@ -46,7 +46,7 @@ def kl_of_rollouts(
 ) -> Tensor:
     """The form's sum over each rollout, at sampling, (n_problems, group_size)."""
     device = ref_params.device
-    ref = reference.distribution(ref_params[upload(rollout.rows[rollout.mask], device)])
+    ref = reference.distribution(ref_params, upload(rollout.rows[rollout.mask], device))
     mask = upload(rollout.mask, device)
     ref_logp = torch.zeros_like(rollout.old_logp)
     ref_logp[mask] = ref.log_prob(rollout.actions[mask])
@@ -70,7 +70,7 @@ def kl_loss(
         logp: (n, T) of those actions, 0 elsewhere.
     """
     assert batch.ref_params is not None
-    ref = reference.distribution(batch.ref_params[batch.rows])
+    ref = reference.distribution(batch.ref_params, batch.rows)
     ref_logp = batch.padded(ref.log_prob(batch.actions))
     log.add("kl_ref_k1", batch.real(k1(logp.detach(), ref_logp)).mean())
     log.add("kl_ref_k3", batch.real(k3(logp.detach(), ref_logp)).mean())

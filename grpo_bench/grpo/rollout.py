@@ -114,9 +114,8 @@ def _play_wave(
             seen, rows = builder.next(obs, active)
         with torch.no_grad():
             params = policy(as_tensors(seen, policy.device))
-            if first:  # members of a group share a row: spread its parameters over them
-                params = params[upload(torch.as_tensor(rows.local), policy.device)]
-            distribution = policy.distribution(params)
+            local = upload(torch.as_tensor(rows.local), policy.device) if first else None
+            distribution = policy.distribution(params, local)  # members of a group share a row
             actions = distribution.get_actions()
             logp = distribution.log_prob(actions)
         chosen = to_env(actions, space, source.device)
