@@ -15,6 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
+from grpo_bench.optimizer import EagerAdam
 from grpo_bench.prefixes import PrefixTree, prefix_tree
 
 
@@ -153,5 +154,6 @@ def policy_kwargs(network: dict[str, Any]) -> dict[str, Any]:
         "features_extractor_class": BODIES[body],
         "features_extractor_kwargs": arguments,
         "ortho_init": body == "mlp",  # the transformer brings its own initialisation
+        "optimizer_class": EagerAdam,
         "optimizer_kwargs": {"eps": 1e-5, "fused": True},
     }

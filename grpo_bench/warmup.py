@@ -26,6 +26,7 @@ from torch import Tensor
 from grpo_bench.baselines import actor_modules
 from grpo_bench.grpo.policies import MultiInputPolicy
 from grpo_bench.networks import TokenTransformer, policy_kwargs
+from grpo_bench.optimizer import EagerAdam
 from grpo_bench.records.files import replace
 from grpo_bench.seeds import stream
 from grpo_envs.task import Task
@@ -113,7 +114,7 @@ def imitate(
     )
     body = policy.features_extractor
     assert isinstance(body, TokenTransformer), "the warm-up wants features after every token"
-    optimizer = torch.optim.Adam(policy.parameters(), lr=0.0, fused=True)
+    optimizer = EagerAdam(policy.parameters(), lr=0.0, fused=True)
     steps = settings["steps"]
     for step in range(steps):
         rise, fall = 10 * (step + 1) / steps, 1 - step / steps  # up over a tenth, then down to 0

@@ -124,6 +124,18 @@ def test_help_does_not_wait_for_torch(tmp_path: Path) -> None:
     assert python("-c", code, cwd=tmp_path) == "False\n"
 
 
+def test_a_run_does_without_the_compiler(tmp_path: Path) -> None:
+    """From its first step to its checkpoint: the wrappers that ``EagerAdam`` takes off are all that
+    would import it, with this torch."""
+    arguments = ["env=arithmetic", "budget=smoke", "env.warmup.steps=1", "results=runs"]
+    code = (
+        f"import sys\nfrom grpo_bench.run import main\nsys.argv[1:] = {arguments}\n"
+        "main()\nprint('torch._dynamo' in sys.modules)"
+    )
+    assert python("-c", code, cwd=tmp_path).endswith("\nFalse\n")
+    assert list(tmp_path.glob("runs/*/*/*/checkpoint/model.zip"))
+
+
 # -- what an installation holds -------------------------------------------------------------------
 
 
