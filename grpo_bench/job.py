@@ -28,6 +28,7 @@ from grpo_envs.task import Task
 
 # Told the stage, the share of it that is done, and the latest success rate on validation.
 News = Callable[[str, float, float], None]
+Weights = dict[str, dict[str, torch.Tensor]]  # state dicts, as ``load_actor`` takes them
 
 
 def nobody(stage: str, share: float, success: float) -> None:
@@ -161,12 +162,21 @@ def check_minibatches(train: Config, group_size: int | None, minibatches: int) -
 
 def warm_up(model: BaseAlgorithm, task: Task, config: Config, news: News) -> float:
     """Start from the warmed-up actor; the seconds that it cost, now or when it was made."""
-    cache = Path(config["results"]) / "warmup"
-    weights, seconds = warmed_up(
-        task, config["env"], cache, lambda share: news("warm-up", share, math.nan)
-    )
+    weights, seconds = warmup_of(task, config, news)
     load_actor(model.policy, weights)
     return seconds
+
+
+def make_warmup(config: Config, news: News = nobody) -> None:
+    """Make the warm-up of a configuration, unless it is there, where its runs will find it."""
+    torch.set_num_threads(config["threads"])
+    warmup_of(task_of(config["env"]), config, news)
+
+
+def warmup_of(task: Task, config: Config, news: News) -> tuple[Weights, float]:
+    """As ``warmed_up``, from the cache of the results that the run belongs to."""
+    cache = Path(config["results"]) / "warmup"
+    return warmed_up(task, config["env"], cache, lambda share: news("warm-up", share, math.nan))
 
 
 def task_of(env: Config) -> Task:

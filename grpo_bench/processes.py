@@ -1,5 +1,5 @@
-"""The processes of a sweep: one for each run, or for a company of runs that learn together, forked
-from a server that has the imports done."""
+"""The processes of a sweep: one for each run, for a company of runs that learn together, or for a
+warm-up that runs will find made; all forked from a server that has the imports done."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -26,29 +27,61 @@ from grpo_bench.progress import SIGN_OF_LIFE, as_news, make_bars
 from grpo_bench.records import Holder, holder, plan, read_manifest, settle
 
 GLANCE = 0.2  # seconds between two looks at the runs
+PRELOAD = [
+    *("grpo_bench.job", "grpo_bench.batched.run", "grpo_bench.processes"),
+    # of grpo_bench.run: multiprocessing runs the main module again in each process
+    "hydra_plugins.grpo_bench_launcher",
+]
 
 
 def start_server(threads: int) -> Any:
     """A multiprocessing context whose processes start with torch and SB3 imported already.
 
-    The fork server has done nothing but these imports; each run is forked from it, so no run sees
-    another, and its peak of memory is that of a process that did the imports itself.
+    The fork server does nothing but these imports, from now on, while the sweep checks what it is
+    to do; each run is forked from it, so no run sees another, and its peak of memory is that of a
+    process that did the imports itself.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # the first optimiser of a process imports torch._dynamo, which takes as long as torch itself
-    context.set_forkserver_preload(["grpo_bench.job", "torch._dynamo"])
+    context.set_forkserver_preload(PRELOAD)
+    forkserver.ensure_running()
     return context
 
 
-def child(configs: Sequence[Config], pipe: Connection, concurrency: int) -> None:
-    """The life of the process of one run, or of a company. How it went, a traceback included, is in
-    the records; the error alone goes to the sweep too, for a record that could not be written."""
+@dataclass(frozen=True)
+class Job:
+    """What one process does: a run, a company of runs that learn together, or, where there is no
+    run, the warm-up of a configuration."""
+
+    runs: dict[Path, Config]
+    warmup: Config | None = None
+
+    @property
+    def first(self) -> Config:
+        """The configuration that speaks for all of them."""
+        return self.warmup or next(iter(self.runs.values()))
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The limit of its runs; they share it."""
+        return self.first["timeout_s"]
+
+    def name(self) -> str:
+        """Its name for people."""
+        if self.warmup is not None:
+            return f"{self.first['env']['name']} warm-up"
+        others = len(self.runs) - 1
+        return run_name(self.first) + (f" and {others} more" if others else "")
+
+
+def child(job: Job, pipe: Connection, concurrency: int) -> None:
+    """The life of a process. How a run went, a traceback included, is in its record; the error
+    alone goes to the sweep too, for a record that could not be written."""
     from grpo_bench.batched.run import execute_together
-    from grpo_bench.job import execute
+    from grpo_bench.job import execute, make_warmup
 
     map_pages_of(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the sweep, which ends its runs
@@ -60,10 +93,12 @@ def child(configs: Sequence[Config], pipe: Connection, concurrency: int) -> None
             raise KeyboardInterrupt("the sweep that this run belongs to is gone") from None
 
     try:
-        if len(configs) == 1:
-            execute(configs[0], tell, concurrency)
+        if job.warmup is not None:
+            make_warmup(job.warmup, tell)
+        elif len(job.runs) == 1:
+            execute(job.first, tell, concurrency)
         else:
-            execute_together(configs, tell, concurrency)
+            execute_together(list(job.runs.values()), tell, concurrency)
     except (Exception, KeyboardInterrupt) as error:
         with suppress(BrokenPipeError):
             pipe.send(f"{type(error).__name__}: {error}")
@@ -72,9 +107,9 @@ def child(configs: Sequence[Config], pipe: Connection, concurrency: int) -> None
 
 @dataclass
 class Running:
-    """One process with its run, or its company of runs, and what the sweep knows of it."""
+    """One process with its job, and what the sweep knows of it."""
 
-    runs: dict[Path, Config]
+    job: Job
     process: Any
     pipe: Connection
     bar: TaskID
@@ -85,18 +120,13 @@ class Running:
     @property
     def overdue(self) -> bool:
         """It has run for longer than ``timeout_s``."""
-        limit = self.timeout_s
+        limit = self.job.timeout_s
         return limit is not None and time.monotonic() - self.began > limit
-
-    @property
-    def timeout_s(self) -> float | None:
-        """The limit of its runs; they share it."""
-        return next(iter(self.runs.values()))["timeout_s"]
 
     def why(self) -> str:
         """Why the process ended, if its record does not say."""
         if self.late:
-            return f"longer than timeout_s={self.timeout_s}"
+            return f"longer than timeout_s={self.job.timeout_s}"
         code = self.process.exitcode
         if code >= 0:
             return self.error or f"the process ended with exit code {code}"
@@ -109,7 +139,7 @@ class Sweep:
 
     def __init__(self, console: Console, context: Any, n_jobs: int) -> None:
         self.console, self.context, self.n_jobs = console, context, n_jobs
-        self.queue: deque[dict[Path, Config]] = deque()  # the runs of one process each
+        self.queue: deque[Job] = deque()
         self.running: list[Running] = []
         self.elsewhere: dict[Path, tuple[Config, TaskID]] = {}  # another process is at work on it
         self.ended: dict[Path, Outcome] = {}
@@ -127,28 +157,34 @@ class Sweep:
                 run.process.terminate()
             for run in self.running:
                 run.process.join()
-                for folder in run.runs:
+                for folder in run.job.runs:
                     with suppress(OSError):  # a full disk: the next sweep finds the process gone
                         settle(folder, "killed", "the sweep was stopped")
         finally:
             self.bars.stop()
 
     def carry_out(
-        self, runs: dict[Path, Config], companies: Sequence[Sequence[Path]] = ()
+        self,
+        runs: dict[Path, Config],
+        companies: Sequence[Sequence[Path]] = (),
+        warmups: Sequence[Config] = (),
     ) -> dict[Path, Outcome]:
         """Bring all of them to their end, in this order, and tell of each.
 
         ``companies`` are those that share a process, in the turn of their first; every other run
-        has a process of its own. A run that another sweep is at work on is waited for; one that is
-        cut off there is done here. A run that failed there has had its try.
+        has a process of its own. ``warmups`` are configurations whose warm-up is made before; one
+        that cannot be made fails in the run that needs it. A run that another sweep is at work on
+        is waited for; one that is cut off there is done here. A run that failed there has had its
+        try.
         """
         self.n_runs = len(runs)
         total = self.bars.add_task(f"{self.n_runs} runs", total=self.n_runs, news="")
+        self.queue.extend(Job({}, config) for config in warmups)
         company_of = {folder: company for company in companies for folder in company}
         for folder in runs:
             company = company_of.get(folder, [folder])
             if folder == company[0]:
-                self.queue.append({member: runs[member] for member in company})
+                self.queue.append(Job({member: runs[member] for member in company}))
         while len(self.ended) < self.n_runs:
             while self.queue and len(self.running) < self.n_jobs:
                 self._begin(self.queue.popleft())
@@ -157,25 +193,25 @@ class Sweep:
             self.bars.update(total, completed=len(self.ended))
         return self.ended
 
-    def _begin(self, job: dict[Path, Config]) -> None:
-        """Start a process for those of the runs that are neither ok nor going on elsewhere."""
+    def _begin(self, job: Job) -> None:
+        """Start a process for a warm-up, or for those of the runs that are neither ok nor going on
+        elsewhere."""
         left = {}
-        for folder, config in job.items():
+        for folder, config in job.runs.items():
             if read_manifest(folder).status == "ok":
                 self._tell(outcome(folder, config), "already done: ")
             elif (other := holder(folder)) is not None:
                 self._await(folder, config, other)
             else:
                 left[folder] = config
-        if not left:
+        if not left and job.warmup is None:
             return
+        job = Job(left, job.warmup)
         receiver, sender = self.context.Pipe(duplex=False)
-        configs = list(left.values())
-        arguments = (configs, sender, self.n_jobs)
+        arguments = (job, sender, self.n_jobs)
         process = self.context.Process(target=child, args=arguments, daemon=True)
-        name = run_name(configs[0]) + (f" and {len(left) - 1} more" if len(left) > 1 else "")
-        bar = self.bars.add_task(f"  {name}", total=1.0, news="starts")
-        run = Running(left, process, receiver, bar)
+        bar = self.bars.add_task(f"  {job.name()}", total=1.0, news="starts")
+        run = Running(job, process, receiver, bar)
         process.start()
         self.running.append(run)
         sender.close()
@@ -227,7 +263,7 @@ class Sweep:
         plan(Path(config["results"]), config)  # anew, if it was deleted
         ended = outcome(folder, config)
         if ended.status in ("planned", "running", "killed"):
-            self.queue.appendleft({folder: config})
+            self.queue.appendleft(Job({folder: config}))
         else:
             self._tell(ended, "done elsewhere: ")
 
@@ -236,7 +272,7 @@ class Sweep:
         self._hear(run)
         self.running.remove(run)
         self.bars.remove_task(run.bar)
-        for folder, config in run.runs.items():
+        for folder, config in run.job.runs.items():
             other = holder(folder)
             if other is not None:  # it was first
                 self._await(folder, config, other)

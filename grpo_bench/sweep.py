@@ -14,7 +14,6 @@ from grpo_bench.config import Config
 from grpo_bench.outcome import Outcome
 from grpo_bench.processes import Sweep, start_server
 from grpo_bench.records import plan, read_manifest
-from grpo_bench.tables import make_tables, print_tables, write_tables
 
 
 def run_all(
@@ -54,7 +53,10 @@ def run_all(
     console = Console(highlight=False)
     companies = find_companies(runs, n_jobs, console) if batched else []
     with Sweep(console, context, n_jobs) as sweep:
-        outcomes = sweep.carry_out(runs, companies)
+        outcomes = sweep.carry_out(runs, companies, find_warmups(runs))
+    # pandas and scipy are slow to import: not while the first runs wait
+    from grpo_bench.tables import make_tables, print_tables, write_tables
+
     tables = make_tables(results)
     write_tables(tables, results / "tables")
     print_tables(tables)
@@ -102,9 +104,37 @@ def find_companies(runs: dict[Path, Config], n_jobs: int, console: Console) -> l
     return [folders[i::parts] for folders in together for i in range(min(parts, len(folders)))]
 
 
+def find_warmups(runs: dict[Path, Config]) -> list[Config]:
+    """A configuration for each warm-up that runs which are not ok yet will need, long ones first.
+
+    They are made before the runs, side by side: a run that found another at work on its warm-up
+    would wait for it, and a core with it.
+    """
+    found: dict[str, Config] = {}
+    for folder, config in runs.items():
+        if config["env"]["warmup"] is not None and read_manifest(folder).status != "ok":
+            found.setdefault(json.dumps([config["env"], config["threads"]], sort_keys=True), config)
+    return sorted(found.values(), key=work, reverse=True)
+
+
 def in_turns(configs: list[Config]) -> list[int]:
     """The order of the runs: those that differ in their algorithm only stand side by side, so that
-    a machine that gets slower or faster does it to both."""
+    a machine that gets slower or faster does it to both.
+
+    Those that need no warm-up come first, while the warm-ups are made. For the rest long ones come
+    before short ones, so that the cores are done at about the same time.
+    """
     apart = [json.dumps({**config, "algo": None}, sort_keys=True) for config in configs]
     first = {key: apart.index(key) for key in apart}
-    return sorted(range(len(configs)), key=lambda i: (first[apart[i]], i))
+
+    def turn(i: int) -> tuple[bool, int, int, int]:
+        warm = configs[i]["env"]["warmup"] is not None
+        return warm, -work(configs[i]), first[apart[i]], i
+
+    return sorted(range(len(configs)), key=turn)
+
+
+def work(config: Config) -> int:
+    """How long a run takes, as far as an order needs it: tokens read if each of its transitions
+    reads a whole episode."""
+    return config["budget"]["transitions"] * config["env"]["train"]["n_steps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import multiprocessing
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,14 @@ import pytest
 from bench_configs import SHORT_WARMUP, config, evaluate_few_problems
 from rich.console import Console
 
-from grpo_bench import processes, progress
+from grpo_bench import processes, progress, warmup
 from grpo_bench.job import execute, task_of
 from grpo_bench.meter import provenance
 from grpo_bench.meter.memory import map_pages_of, resident_bytes
 from grpo_bench.outcome import Outcome
-from grpo_bench.processes import Sweep, child
-from grpo_bench.records import Run, claim, holder, plan, read_manifest, settle, store
-from grpo_bench.sweep import in_turns, run_all
+from grpo_bench.processes import Job, Sweep, child
+from grpo_bench.records import Manifest, Run, claim, holder, plan, read_manifest, settle, store
+from grpo_bench.sweep import find_warmups, in_turns, run_all
 from grpo_bench.warmup import warmed_up
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and signals")
@@ -38,14 +40,17 @@ LONG = ["env=vlm", "budget.transitions=100_000_000"]
 
 
 def carry_out(
-    *configs: dict[str, Any], n_jobs: int = 2, **terminal: Any
+    *configs: dict[str, Any],
+    n_jobs: int = 2,
+    warmups: Sequence[dict[str, Any]] = (),
+    **terminal: Any,
 ) -> tuple[list[Outcome], str]:
     """A sweep without its start-up: processes forked from here. Its outcomes and its lines."""
     text = io.StringIO()
     console = Console(file=text, highlight=False, **terminal)
     runs = {plan(Path(settings["results"]), settings): settings for settings in configs}
     with Sweep(console, multiprocessing.get_context("fork"), n_jobs) as sweep:
-        outcomes = sweep.carry_out(runs)
+        outcomes = sweep.carry_out(runs, warmups=warmups)
     return [outcomes[folder] for folder in runs], text.getvalue()
 
 
@@ -89,15 +94,68 @@ def statuses(results: Path) -> dict[str, str]:
     }
 
 
-def test_runs_that_differ_in_their_algorithm_take_turns() -> None:
-    configs = [
-        {"env": env, "algo": algo, "seed": seed}
-        for env, algo, seed in product("ab", ("ppo", "grpo"), (1, 2))
+def planned(env: str, algo: str = "ppo", seed: int = 1) -> dict[str, Any]:
+    """What the order of a sweep looks at. Work: a 4 x 2 = 8, b 3 x 12 = 36, c 10 x 1 = 10."""
+    transitions, n_steps, warmup = {"a": (4, 2, {}), "b": (3, 12, {}), "c": (10, 1, None)}[env]
+    return {
+        "env": {"name": env, "train": {"n_steps": n_steps}, "warmup": warmup},
+        "algo": {"name": algo},
+        "budget": {"name": "default", "transitions": transitions},
+        "seed": seed,
+        "threads": 1,
+    }
+
+
+def test_runs_that_differ_in_their_algorithm_take_turns_and_long_ones_come_first() -> None:
+    """But first of all those without a warm-up, for which the others wait."""
+    configs = [planned(*of) for of in product("abc", ("ppo", "grpo"), (1, 2))]
+    order = [configs[i] for i in in_turns(configs)]
+    assert [(one["env"]["name"], one["seed"], one["algo"]["name"]) for one in order] == [
+        *product("c", (1, 2), ("ppo", "grpo")),
+        *product("b", (1, 2), ("ppo", "grpo")),
+        *product("a", (1, 2), ("ppo", "grpo")),
     ]
-    order = [tuple(configs[i].values()) for i in in_turns(configs)]
-    assert order == [
-        (env, algo, seed) for env, seed, algo in product("ab", (1, 2), ("ppo", "grpo"))
-    ]
+
+
+def test_each_warm_up_that_runs_will_need_once_the_long_ones_first(tmp_path: Path) -> None:
+    configs = [planned(*of) for of in product("acb", ("ppo", "grpo"), (1, 2))]
+    runs = {plan(tmp_path, settings): settings for settings in configs}
+    assert [one["env"]["name"] for one in find_warmups(runs)] == ["b", "a"]
+    for folder, settings in runs.items():
+        if settings["env"]["name"] == "b":
+            (folder / "manifest.json").write_bytes(Manifest("ok", settings).to_json())
+    assert [one["env"]["name"] for one in find_warmups(runs)] == ["a"]  # nothing needs b's
+
+
+def test_a_warm_up_is_made_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And found by all runs; one that cannot be made fails in those that need it."""
+    evaluate_few_problems("arithmetic", monkeypatch)
+    small = ["env=arithmetic", "env.train.episodes=64", "budget.transitions=256", *SHORT_WARMUP]
+    configs = [config(tmp_path / "a", *small, f"seed={seed}") for seed in (1, 2)]
+    imitate = warmup.imitate
+
+    def noted(*arguments: Any) -> Any:
+        (tmp_path / f"maker-{os.getpid()}").touch()
+        return imitate(*arguments)
+
+    monkeypatch.setattr(warmup, "imitate", noted)
+    ended, lines = carry_out(*configs, warmups=configs[:1])
+    assert [one.status for one in ended] == ["ok", "ok"]
+    assert [line[:5] for line in lines.splitlines()] == ["[1/2]", "[2/2]"]
+    (maker,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("maker-*"))
+    runners = [json.loads((one.folder / "attempt-1.json").read_text())["pid"] for one in ended]
+    assert maker not in runners
+
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("no demonstrations")
+
+    monkeypatch.setattr(warmup, "imitate", broken)
+    settings = config(tmp_path / "b", *small)
+    (failed,), lines = carry_out(settings, warmups=[settings])
+    assert failed.status == "failed"
+    assert "failed (RuntimeError: no demonstrations)" in lines and lines.count("\n") == 1
 
 
 def test_a_record_is_the_same_in_any_sweep_and_alone(
@@ -302,14 +360,14 @@ def test_a_sweep_that_is_killed_takes_its_runs_along_and_the_next_redoes_them(
 
 def test_a_run_whose_sweep_is_gone_ends(tmp_path: Path) -> None:
     settings = config(tmp_path, *LONG)
+    folder = plan(tmp_path, settings)
     receiver, sender = multiprocessing.Pipe(duplex=False)
     receiver.close()
     process = multiprocessing.get_context("fork").Process(
-        target=child, args=([settings], sender, 1), daemon=True
+        target=child, args=(Job({folder: settings}), sender, 1), daemon=True
     )
     process.start()
     process.join(60)
-    folder = plan(tmp_path, settings)
     assert process.exitcode == 1
     assert read_manifest(folder).status == "killed"
     assert "the sweep that this run belongs to is gone" in (folder / "error.txt").read_text()
