@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -382,6 +383,13 @@ def test_start_up_measures_up_to_the_mark(load):
     start_up = load("start_up")
     process = start_up.fresh("print('before')", turn=0)
     assert 0 < process.resident <= process.peak
+    slow = "import time\ntime.sleep(0.2)"
+    two = f"print({start_up.MARK!r}, flush=True)\n{slow}"
+    assert start_up.fresh(two, turn=0, marks=2).seconds > 0.2
+    asked = f"{slow}\nprint({start_up.ASKED!r}, flush=True)"
+    before = time.perf_counter()
+    seconds = start_up.fresh(asked, turn=0).seconds
+    assert time.perf_counter() - before - seconds > 0.2  # what came before is left out
     with pytest.raises(RuntimeError, match="no_such_module"):
         start_up.fresh("import no_such_module", turn=0)
 
@@ -390,5 +398,8 @@ def test_start_up_measures_up_to_the_mark(load):
 def test_start_up(load, tmp_path):
     arguments = ["--envs", "vlm", "--algos", "grpo"]
     table = run(load("start_up"), "start_up", tmp_path, *arguments)
-    assert table["process"].tolist()[-2:] == ["start of a run, vlm", "whole run, vlm, grpo"]
+    assert table["process"].tolist()[-4:] == [
+        *("start of a run, vlm", "whole run, vlm, grpo"),
+        *("first run of a sweep, vlm", "next run of a sweep, vlm"),
+    ]
     assert (table["resident"] <= table["peak"]).all()
