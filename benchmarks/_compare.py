@@ -70,6 +70,7 @@ class Table:
     Attributes:
         labels: titles of the columns that say what was measured.
         columns: of the measured values, and last of the ratio.
+        reading: how to read the numbers.
         rows: a dict of the labels and, for each column, its value and bounds.
     """
 
@@ -77,6 +78,7 @@ class Table:
     labels: Sequence[str]
     columns: Sequence[Column]
     repeats: int
+    reading: str = READING
     rows: list[dict[str, Any]] = field(default_factory=list)
     footnotes: list[str] = field(default_factory=list)
 
@@ -105,7 +107,7 @@ class Table:
         shown.attrs = {
             "caption": self.caption,
             "header": header(origin),
-            "reading": READING.format(repeats=self.repeats),
+            "reading": self.reading.format(repeats=self.repeats),
             "footnotes": self.footnotes,
         }
         return shown

@@ -403,3 +403,43 @@ def test_start_up(load, tmp_path):
         *("first run of a sweep, vlm", "next run of a sweep, vlm"),
     ]
     assert (table["resident"] <= table["peak"]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (FOLDER.parent / ".git").exists(), reason="needs a checkout")
+def test_comparison_with_another_commit(load, tmp_path):
+    comparison = load("comparison")
+    sweep = ["env=vlm", "algo=grpo,ppo", "seed=1,2", "budget=smoke"]
+    table = run(comparison, "comparison", tmp_path, "--before", "HEAD", "--sweep", *sweep)
+    assert table["code"].tolist() == ["HEAD", "this tree"]
+    assert table["training"].between(0, 1).all()
+    results = pd.read_csv(tmp_path / "comparison_results.csv")
+    assert results["algo"].tolist() == ["grpo", "ppo"]
+    assert results["before"].between(0.2, 0.6).all()  # of four answers, hardly trained
+
+
+def test_comparison_of_results_by_hand(load):
+    """0.2 and 0.4 before, 0.3 and 0.7 after: differences 0.1 and 0.3, mean 0.2, s = 0.1 sqrt 2,
+    t(1) at 97.5 % = 12.7062, half width 1.27062. And a cell in which nothing has changed."""
+    comparison = load("comparison")
+    index = pd.MultiIndex.from_product(
+        [["vlm"], ["grpo", "ppo"], [1, 2]], names=["env", "algo", "seed"]
+    )
+    before = comparison.Sweep(2.0, 0.5, pd.Series([0.2, 0.4, 0.1, 0.1], index))
+    after = comparison.Sweep(1.0, 0.9, pd.Series([0.3, 0.7, 0.1, 0.1], index))
+    sweeps = {"v1": [before], comparison.THIS: [after]}
+    table = comparison.results_table("v1", sweeps, 1)
+    first, second = table.rows
+    assert first["difference"] == pytest.approx(0.2)
+    assert first["difference_high"] == pytest.approx(0.2 + 1.27062, abs=1e-5)
+    assert (first["before"], first["after"]) == (pytest.approx(0.3), pytest.approx(0.5))
+    assert second["difference"] == second["difference_low"] == second["difference_high"] == 0
+    assert table.footnotes == ["Intervals of the difference without 0: 0 of 2"]
+    later = after._replace(success=before.success + 0.25)
+    table = comparison.results_table("v1", {"v1": [before], comparison.THIS: [later]}, 1)
+    assert table.footnotes == ["Intervals of the difference without 0: 2 of 2"]
+
+
+def test_comparison_with_no_such_commit(load, tmp_path):
+    with pytest.raises(SystemExit, match="--before nothing: expected a commit"):
+        load("comparison").main(["--before", "nothing", "--out", str(tmp_path)])
