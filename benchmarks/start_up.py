@@ -59,6 +59,18 @@ def run(*arguments):
 {{code}}
 report()
 """
+# A run imports torch itself, so its learn is replaced when that is done.
+LATER = """
+from grpo_bench import config
+resolved = config.resolved
+
+def then(*arguments):
+    from grpo_bench import GRPO
+    GRPO.learn = report
+    return resolved(*arguments)
+
+config.resolved = then
+"""
 # What the fork server of a sweep imports, for all of its runs.
 MARKED = f"""
 from grpo_bench import GRPO
@@ -124,7 +136,7 @@ def fresh(code: str, turn: int, marks: int = 1, modules: str = "") -> Process:
 def start_of_a_run(env: str, results: Path) -> str:
     """Code that goes as far as the learning of a run."""
     arguments = [f"env={env}", "budget=smoke", f"results={results}", "env.warmup=null"]
-    return f"from grpo_bench import GRPO\nGRPO.learn = report\nrun(*{arguments!r})"
+    return f"{LATER}\nrun(*{arguments!r})"
 
 
 def run_of_a_sweep(env: str, results: Path, second: bool) -> Callable[[int], Process]:
