@@ -29,7 +29,7 @@ from grpo_bench.records import Holder, holder, plan, read_manifest, settle
 
 GLANCE = 0.2  # seconds between two looks at the runs
 PRELOAD = [
-    *("grpo_bench.job", "grpo_bench.batched.run", "grpo_bench.processes"),
+    *("grpo_bench.job", "grpo_bench.batched.run", "grpo_bench.processes", "grpo_bench.sweep"),
     "hydra_plugins.grpo_bench_launcher",  # of the main module, which each process runs again
     "pandas",  # pyarrow imports it when it makes the first table of a record
 ]
@@ -38,9 +38,9 @@ PRELOAD = [
 def start_server(threads: int) -> Any:
     """A multiprocessing context whose processes start with torch and SB3 imported already.
 
-    The fork server does nothing but these imports, from now on, while the sweep checks what it is
-    to do; each run is forked from it, so no run sees another, and its peak of memory is that of a
-    process that did the imports itself.
+    The fork server does nothing but these imports, from the first call on, beside whatever this
+    process does next; each run is forked from it, so no run sees another, and its peak of memory
+    is that of a process that did the imports itself.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)

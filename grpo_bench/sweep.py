@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -43,7 +45,7 @@ def run_all(
     if len(places) > 1:
         raise ValueError(f"results={','.join(places)}: expected one folder for all runs of a sweep")
     context = start_server(threads)
-    check_all(configs)
+    check_all(configs, context)
     results = Path(places[0])
     folders = [plan(results, config) for config in configs]
     for folder in folders:
@@ -63,16 +65,22 @@ def run_all(
     return [outcomes[folder] for folder in folders]
 
 
-def check_all(configs: Iterable[Config]) -> None:
-    """Make each different model once, untrained: what is wrong shows before anything starts."""
+def check_all(configs: Iterable[Config], context: Any) -> None:
+    """Make each different model once, untrained: what is wrong shows before anything starts.
+
+    In a process of ``context``, which has torch imported already: this one does without.
+    """
+    different = {json.dumps({**config, "seed": None}, sort_keys=True): config for config in configs}
+    # Ctrl-C is for this process to answer
+    with context.Pool(1, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        pool.map(check_one, different.values())
+
+
+def check_one(config: Config) -> None:
+    """As ``grpo_bench.job.check``, which to import is to import torch."""
     from grpo_bench.job import check
 
-    seen = set()
-    for config in configs:
-        key = json.dumps({**config, "seed": None}, sort_keys=True)
-        if key not in seen:
-            seen.add(key)
-            check(config)
+    check(config)
 
 
 def find_companies(runs: dict[Path, Config], n_jobs: int, console: Console) -> list[list[Path]]:

@@ -41,7 +41,10 @@ class ProcessLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
+        from grpo_bench.processes import start_server
+
         self.hydra_context, self.config = hydra_context, config
+        start_server(config.threads)  # beside it Hydra composes the runs, twice
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
