@@ -71,9 +71,9 @@ class Job:
         return self.first["timeout_s"]
 
     def name(self) -> str:
-        """Its name for people."""
+        """Its name for people; that a warm-up is one, its news say."""
         if self.warmup is not None:
-            return f"{self.first['env']['name']} warm-up"
+            return str(self.first["env"]["name"])
         others = len(self.runs) - 1
         return run_name(self.first) + (f" and {others} more" if others else "")
 
