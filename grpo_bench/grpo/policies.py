@@ -28,8 +28,10 @@ from stable_baselines3.common.torch_layers import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor, nn
+from torch.optim import Adam
 
 from grpo_bench.grpo.distributions import LogSoftmaxDistribution
+from grpo_bench.optimizer import EagerAdam
 
 
 class ActorPolicy(BasePolicy):
@@ -56,11 +58,11 @@ class ActorPolicy(BasePolicy):
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
-        optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
+        optimizer_class: type[torch.optim.Optimizer] = EagerAdam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if optimizer_kwargs is None:
-            optimizer_kwargs = {"eps": 1e-5} if optimizer_class is torch.optim.Adam else {}
+            optimizer_kwargs = {"eps": 1e-5} if issubclass(optimizer_class, Adam) else {}
         super().__init__(
             observation_space,
             action_space,
