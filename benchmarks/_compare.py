@@ -7,6 +7,7 @@ A B C A B C ..., and the ratio is taken within each turn, where the drift is com
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -63,6 +64,28 @@ def in_turns(subjects: Mapping[str, Callable[[int], T]], repeats: int) -> dict[s
     return measured
 
 
+@dataclass(frozen=True)
+class Target:
+    """What was wanted of a ratio, and whether it came out."""
+
+    what: str
+    wanted: str
+    verdict: str  # met, missed or open
+    estimate: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    median: float = math.nan  # of the turns
+    note: str = ""
+
+    def __str__(self) -> str:
+        found = ""
+        if not math.isnan(self.estimate):
+            numbers = map(significant, (self.estimate, self.low, self.high))
+            found = " {} [{}, {}]".format(*numbers)
+        note = f"; {self.note}" if self.note else ""
+        return f"Target {self.verdict}: {self.what}{found}, wanted {self.wanted}{note}"
+
+
 @dataclass
 class Table:
     """Rows of labels and numbers, and how they are shown.
@@ -72,6 +95,7 @@ class Table:
         columns: of the measured values, and last of the ratio.
         reading: how to read the numbers.
         rows: a dict of the labels and, for each column, its value and bounds.
+        targets: what was wanted of the numbers; shown before the other footnotes.
     """
 
     caption: str
@@ -80,6 +104,7 @@ class Table:
     repeats: int
     reading: str = READING
     rows: list[dict[str, Any]] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
     footnotes: list[str] = field(default_factory=list)
 
     def add(self, labels: Mapping[str, Any], *numbers: Mapping[str, float]) -> None:
@@ -108,16 +133,20 @@ class Table:
             "caption": self.caption,
             "header": header(origin),
             "reading": self.reading.format(repeats=self.repeats),
-            "footnotes": self.footnotes,
+            "footnotes": [*map(str, self.targets), *self.footnotes],
         }
         return shown
 
     def write(self, out: Path, name: str) -> None:
-        """``name.md`` and ``name.csv`` in a folder, and the first on the screen."""
+        """``name.md`` and ``name.csv`` in a folder, ``name_targets.csv`` where there are targets,
+        and the first on the screen."""
         out.mkdir(parents=True, exist_ok=True)
         text = markdown(self.shown())
         replace(out / f"{name}.md", text.encode())
         replace(out / f"{name}.csv", csv(self.numbers()).encode())
+        if self.targets:
+            targets = pd.DataFrame([asdict(target) for target in self.targets])
+            replace(out / f"{name}_targets.csv", csv(targets).encode())
         print(text)
 
 
@@ -154,9 +183,9 @@ def verdict(
     at_least: float | None = None,
     at_most: float | None = None,
     name: str = "ratio",
-) -> str:
-    """A sentence that holds what ``ratio`` or ``spread`` found, under its name, against one of the
-    two targets: met if the whole interval meets it, missed if none of it does, else open."""
+) -> Target:
+    """Holds what ``ratio`` or ``spread`` found, under its name, against one of the two targets: met
+    if the whole interval meets it, missed if none of it does, else open."""
     low, high = found[f"{name}_low"], found[f"{name}_high"]
     if at_least is not None:
         met, missed, wanted = low >= at_least, high < at_least, f"at least {at_least:,.9g}"
@@ -164,5 +193,5 @@ def verdict(
         assert at_most is not None, "verdict() needs at_least or at_most"
         met, missed, wanted = high <= at_most, low > at_most, f"at most {at_most:,.9g}"
     word = "met" if met else "missed" if missed else "open"
-    interval = f"{significant(found[name])} [{significant(low)}, {significant(high)}]"
-    return f"Target {word}: {what} {interval}, wanted {wanted}"
+    median = found.get(f"{name}_median", found[name])
+    return Target(what, wanted, word, found[name], low, high, median)

@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
                     table.add(labels, spread("rate", turns), found)
                 if (n_seeds, problems) == (TARGET_SEEDS, TARGET_PROBLEMS):
                     what = f"{n_seeds} seeds, {problems} problems, {schedule.name}, {TOGETHER}"
-                    table.footnotes.append(verdict(what, against, at_least=TARGET))
+                    table.targets.append(verdict(what, against, at_least=TARGET))
     table.write(options.out, "batched_seeds")
 
 

@@ -122,7 +122,7 @@ def seconds_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> 
             spread("training", [sweep.training for sweep in turns]),
             against if name == THIS else {},
         )
-    table.footnotes.append(verdict(f"{THIS} / {before}", against, at_most=TARGET))
+    table.targets.append(verdict(f"{THIS} / {before}", against, at_most=TARGET))
     return table
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -20,7 +21,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
+from _compare import (
+    Table,
+    Target,
+    in_turns,
+    parser,
+    progress,
+    ratio,
+    ratio_columns,
+    spread,
+    verdict,
+)
 from gymnasium.utils.performance import benchmark_step, benchmark_vector_step
 from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
@@ -179,18 +190,18 @@ def repeating(call: Callable[[], object], n: int, seconds: float, turn: int) -> 
 # -- the table ------------------------------------------------------------------------------------
 
 
-def verdicts(env_id: str, rates: Mapping[str, Sequence[float]]) -> list[str]:
-    """The targets at ``JUDGED`` sub-environments, as sentences."""
+def verdicts(env_id: str, rates: Mapping[str, Sequence[float]]) -> list[Target]:
+    """The targets at ``JUDGED`` sub-environments."""
     what = f"{env_id}, {JUDGED:,} sub-environments"
     beside = {name: ratio(rates[NATIVE], rates[name]) for name in (SYNC, NEXT, COPY)}
     if env_id == VLM:
         limits = ((SYNC, 20.0), (NEXT, 0.5), (COPY, 0.5))
         return [verdict(f"{what}, {NATIVE} / {x}", beside[x], at_least=y) for x, y in limits]
     absolute = spread("rate", rates[NATIVE])
+    steps = verdict(f"{what}, {NATIVE}, token steps/s", absolute, at_least=1e6, name="rate")
     return [
         verdict(f"{what}, {NATIVE} / {SYNC}", beside[SYNC], at_least=10.0),
-        verdict(f"{what}, {NATIVE}, token steps/s", absolute, at_least=1e6, name="rate")
-        + "; no ratio, so of this machine only, in [smallest, largest] turn",
+        replace(steps, note="no ratio, so of this machine only, in [smallest, largest] turn"),
     ]
 
 
@@ -224,7 +235,7 @@ def main(arguments: list[str] | None = None) -> None:
                 against = {} if name == NATIVE else ratio(rates[NATIVE], values)
                 table.add(labels, spread("rate", values), against)
             if n == JUDGED and SYNC in rates:
-                table.footnotes += verdicts(env_id, rates)
+                table.targets += verdicts(env_id, rates)
     table.write(options.out, "env_speed")
 
 

@@ -13,12 +13,23 @@ import math
 import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
+from _compare import (
+    Table,
+    Target,
+    in_turns,
+    parser,
+    progress,
+    ratio,
+    ratio_columns,
+    spread,
+    verdict,
+)
 from _training import FOR_EVER, TASKS, ppo_as_it_comes
 from hydra import compose, initialize_config_dir
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -145,14 +156,15 @@ def add_rows(
         if name not in found or DUMMY_ROW not in found:
             continue
         what = f"accuracy {accuracy:g}, seconds of {DUMMY_ROW} / {name}"
+        target = verdict(what, ratio(bounds[DUMMY_ROW], bounds[name]), at_least=TARGET)
         if there[name] < n:
-            note = f"Target missed: {what}: reached by {there[name]} of {n} runs of the latter"
-        else:
-            note = verdict(what, ratio(bounds[DUMMY_ROW], bounds[name]), at_least=TARGET)
-            if there[DUMMY_ROW] < n:  # a lower bound can meet a target, but not miss it
-                note = note.replace("Target missed", "Target open")
-                note += "; the ratio is a lower bound, since not every run came there"
-        table.footnotes.append(note)
+            note = f"reached by {there[name]} of {n} runs of the latter"
+            target = Target(what, target.wanted, "missed", note=note)
+        elif there[DUMMY_ROW] < n:  # a lower bound can meet a target, but not miss it
+            word = "met" if target.verdict == "met" else "open"
+            note = "the ratio is a lower bound, since not every run came there"
+            target = replace(target, verdict=word, note=note)
+        table.targets.append(target)
 
 
 def seconds_or_not(x: float) -> str:

@@ -117,7 +117,7 @@ def compare(table: Table, key: str, name: str, speeds: dict[str, list[Speed]]) -
         target = TARGETS.get(row, {}).get(name)
         if target:
             what = f"{env_id}, {schedule}, GRPO / {row}"
-            table.footnotes.append(verdict(what, against, at_least=target))
+            table.targets.append(verdict(what, against, at_least=target))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -83,7 +83,8 @@ def test_subjects_take_turns(load):
 def test_a_target_is_met_or_missed_only_by_the_whole_interval(load, limit, word):
     found = {"ratio": 3.0, "ratio_low": 2.0, "ratio_high": 4.0}
     verdict = load("_compare").verdict
-    assert verdict("this", found, **limit).startswith(f"Target {word}: this 3.00")
+    target = verdict("this", found, **limit)
+    assert target.verdict == word and str(target).startswith(f"Target {word}: this 3.00")
     rate = {name.replace("ratio", "rate"): value for name, value in found.items()}
     assert verdict("this", rate, name="rate", **limit) == verdict("this", found, **limit)
 
