@@ -127,7 +127,7 @@ class Table:
         numbers = self.numbers()
         shown = numbers[[*self.labels]].astype(str)
         for column in self.columns:
-            shown[column.title] = [column.cell(row) for _, row in numbers.iterrows()]
+            shown[column.title] = [column.cell(row) for row in numbers.to_dict("records")]
         origin = pd.DataFrame([asdict(provenance()) | {"status": "ok", "concurrency": 1}])
         shown.attrs = {
             "caption": self.caption,

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from grpo_bench.config import CONF
 from grpo_bench.records.files import replace
-from grpo_bench.records.load import load_results
+from grpo_bench.records.load import load_ends
 from grpo_bench.report import build_tables, csv, display, latex, markdown
 from grpo_bench.report.writers import TEXT_COLUMNS
 
@@ -48,7 +48,7 @@ def make_tables(results: Path, reference: str | None = None) -> dict[str, pd.Dat
         FileNotFoundError: there is no run in it.
         ValueError: there is no run of ``reference``.
     """
-    return build_tables(load_results(results), reference)
+    return build_tables(load_ends(results), reference)
 
 
 def write_tables(tables: dict[str, pd.DataFrame], out: Path) -> None:

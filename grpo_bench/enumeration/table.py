@@ -60,7 +60,7 @@ class Table:
         numbers = self.numbers()
         shown = numbers[[*self.labels]].astype(str)
         for column in self.columns:
-            shown[column.title] = [column.cell(row) for _, row in numbers.iterrows()]
+            shown[column.title] = [column.cell(row) for row in numbers.to_dict("records")]
         shown.attrs = {
             "caption": self.caption,
             "header": "",  # the numbers depend on no machine

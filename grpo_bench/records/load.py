@@ -1,12 +1,14 @@
-"""All records under a folder as three data frames."""
+"""All records under a folder as data frames: whole, or what runs began and ended with."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +25,8 @@ from grpo_bench.records.schema import (
 )
 
 KEYS = ["run", "env", "algo", "budget", "seed"]  # the first columns of every frame
+START = "start/"  # prefix of a metric's first value, beside its last
+T = TypeVar("T")
 _FOLDER = re.compile(r"(?P<budget>.+)-seed(?P<seed>-?\d+)-[0-9a-f]{8}")
 
 
@@ -46,12 +50,52 @@ class Results:
     evaluations: pd.DataFrame
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What runs began and ended with, in the order of ``Results``.
+
+    runs: as in ``Results``.
+    values: one row per run that has metrics, indexed by its ``run``: the last value of each metric
+        under its name, the first one under ``START`` and its name, and the last ``transitions``
+        and ``gradient_steps``; NaN for a metric that the run does not have.
+    """
+
+    runs: pd.DataFrame
+    values: pd.DataFrame
+
+
 def load_results(folder: Path | str) -> Results:
     """Read every record under ``folder``, whatever its status.
 
     Raises:
         FileNotFoundError: there is no such folder, or no run in it.
     """
+    runs, tables = _read_all(folder, _tables)
+    metrics, evaluations = (
+        [_keyed(pair[i], row) for row, pair in tables if pair[i] is not None] for i in (0, 1)
+    )
+    return Results(
+        runs, _joined(metrics, METRIC_SCHEMA.names), _joined(evaluations, EVAL_SCHEMA.names)
+    )
+
+
+def load_ends(folder: Path | str) -> Ends:
+    """Read the ends of every record under ``folder``, whatever its status: what tables are made of,
+    without opening eval.parquet.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no run in it.
+    """
+    runs, found = _read_all(folder, _ends)
+    names = [row["run"] for row, ends in found if ends]
+    values = [ends for _, ends in found if ends]
+    return Ends(runs, pd.DataFrame(values, index=names, dtype=np.float64))
+
+
+def _read_all(
+    folder: Path | str, read: Callable[[Path], T]
+) -> tuple[pd.DataFrame, list[tuple[dict[str, Any], T]]]:
+    """``Results.runs``, and the row of each readable record with what ``read`` finds in it."""
     folder = Path(folder)
     paths = sorted((p for p in folder.glob("*/*/*") if _FOLDER.fullmatch(p.name)), key=_order)
     if not paths:
@@ -60,26 +104,17 @@ def load_results(folder: Path | str) -> Results:
             f"which python -m grpo_bench.run makes"
         )
     runs: list[dict[str, Any]] = []
-    metrics: list[pd.DataFrame] = []
-    evaluations: list[pd.DataFrame] = []
+    found: list[tuple[dict[str, Any], T]] = []
     for path in paths:
         name = path.relative_to(folder).as_posix()
         try:
-            manifest = read_manifest(path)
-            tables = [_read(path / "metrics.parquet"), _read(path / "eval.parquet")]
+            row = _row(name, read_manifest(path))
+            found.append((row, read(path)))
         except RecordError as error:
             problem = str(error).replace(f"{path}", name)  # the same words wherever it lies
-            runs.append(_unreadable(path, name, problem))
-            continue
-        runs.append(_row(name, manifest))
-        for frames, table in zip((metrics, evaluations), tables, strict=True):
-            if table is not None:
-                frames.append(_keyed(table, runs[-1]))
-    return Results(
-        pd.DataFrame(runs),
-        _joined(metrics, METRIC_SCHEMA.names),
-        _joined(evaluations, EVAL_SCHEMA.names),
-    )
+            row = _unreadable(path, name, problem)
+        runs.append(row)
+    return pd.DataFrame(runs), found
 
 
 def _row(name: str, manifest: Manifest) -> dict[str, Any]:
@@ -125,13 +160,44 @@ def _unreadable(path: Path, name: str, problem: str) -> dict[str, Any]:
     return _row(name, Manifest("planned", config)) | {"problem": problem, "variant": ""}
 
 
-def _read(path: Path) -> pa.Table | None:
+def _tables(path: Path) -> tuple[pa.Table | None, pa.Table | None]:
+    """metrics.parquet and eval.parquet of a run's folder."""
+    return _read(path / "metrics.parquet"), _read(path / "eval.parquet")
+
+
+def _ends(path: Path) -> dict[str, float]:
+    """A row of ``Ends.values``; empty where a run has no metrics."""
+    columns = ["transitions", "gradient_steps", "metric", "value"]
+    table = _read(path / "metrics.parquet", columns, dictionaries=["metric"])
+    if table is None or not table.num_rows:
+        return {}
+    if set(columns) > set(table.column_names):
+        raise RecordError(
+            f"{path}/metrics.parquet: columns {table.column_names}, expected {columns}"
+        )
+    metric = table["metric"].combine_chunks()
+    names, codes = metric.dictionary.to_pylist(), metric.indices.to_numpy()
+    value, rows = table["value"].to_numpy(), np.arange(len(codes))
+    first, last = np.empty((2, len(names)), dtype=np.intp)
+    last[codes] = rows  # of equal indices the last assignment counts
+    first[codes[::-1]] = rows[::-1]
+    return {
+        **{name: table[name][-1].as_py() for name in columns[:2]},
+        **dict(zip(names, value[last].tolist(), strict=True)),
+        **{START + n: x for n, x in zip(names, value[first].tolist(), strict=True)},
+    }
+
+
+def _read(
+    path: Path, columns: list[str] | None = None, dictionaries: list[str] | None = None
+) -> pa.Table | None:
+    """A table, or some of its columns, those of ``dictionaries`` as such; None without the file."""
     if not path.exists():
         return None
     try:
         # ParquetFile, for read_table would take a folder called a=b for a column.
-        with pq.ParquetFile(path) as file:
-            return file.read()
+        with pq.ParquetFile(path, read_dictionary=dictionaries) as file:
+            return file.read(columns=columns, use_threads=False)  # threads only cost, on so little
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"{path}: not readable ({error})") from None
 

@@ -6,6 +6,7 @@ they make rows of their own, labelled by the settings in which they differ.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +15,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpo_bench.records import VOLATILE
-from grpo_bench.records.load import Results
+from grpo_bench.records.load import Ends
 
 FAMILIES = ("grpo", "ppo")  # in the order of their rows
 ABSENT = object()  # as a setting: what a variant does not have
-START = "start/"  # prefix of a metric's first value, beside its last
+COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout")
+STATIC = [f"memory/{part}_bytes" for part in COMPONENTS[:-1]]  # what is there whatever the batch
 MACHINE = ["processor", "cores", "accelerator", "threads"]
 
 
@@ -27,8 +29,7 @@ class Group:
     """Runs of one environment, budget and algorithm with the same settings.
 
     runs: all that were planned.
-    values: of those that ended ok, one row per run: seed, machine, and a column per metric with
-        its last value in the record; NaN where a run does not have it.
+    values: of those that ended ok, their rows of ``final_values``.
     is_reference: the others at its ``place`` are compared with it.
     """
 
@@ -50,10 +51,11 @@ class Group:
         """A metric of the runs that have it, one value per seed, (n,)."""
         if metric not in self.values.columns:
             return np.empty(0)
-        return self.values[metric].dropna().to_numpy(dtype=np.float64)
+        column = self.values[metric].to_numpy(dtype=np.float64)
+        return column[~np.isnan(column)]
 
 
-def reference_algorithm(results: Results, chosen: str | None) -> str:
+def reference_algorithm(results: Ends, chosen: str | None) -> str:
     """The algorithm that the others are compared with: the chosen one, or without a choice ``ppo``
     where there is a run of it and else ``grpo``.
 
@@ -70,7 +72,7 @@ def reference_algorithm(results: Results, chosen: str | None) -> str:
     return chosen
 
 
-def group_runs(results: Results, reference: str) -> list[Group]:
+def group_runs(results: Ends, reference: str) -> list[Group]:
     """All groups: by environment, then budget, then GRPO's family, PPO's, the others, and the plain
     one of a family first. Of the algorithm ``reference`` the only one of a place is the
     reference there."""
@@ -78,28 +80,19 @@ def group_runs(results: Results, reference: str) -> list[Group]:
     groups = []
     for (env, budget, algo), runs in results.runs.groupby(["env", "budget", "algo"]):
         readable = runs[runs["problem"] == ""]
-        labels = _labels({v: rows["config"].iloc[0] for v, rows in readable.groupby("variant")})
+        labels = _labels(dict(zip(readable["variant"], readable["config"], strict=True)))
         variant_of = runs["variant"]
         if len(labels) == 1:  # then a record that cannot be read can only belong there
             variant_of = variant_of.replace("", next(iter(labels)))
         for variant, rows in runs.groupby(variant_of):
             differs = labels.get(variant, "settings not readable")
             label = f"{algo} ({differs})" if differs else str(algo)
-            settings = rows.sort_values("problem")["setting"]  # of one that can be read, if any
-            ok = values[values.index.isin(rows["run"])]
-            groups.append(Group(env, budget, algo, label, settings.iloc[0], rows, ok))
-    places = [group.place for group in groups if group.algo == reference]
-    marked = [
-        replace(g, is_reference=g.algo == reference and places.count(g.place) == 1) for g in groups
-    ]
+            _, setting = min(zip(rows["problem"], rows["setting"], strict=True))  # a readable one's
+            ok = values.loc[rows.loc[rows["status"] == "ok", "run"]]
+            groups.append(Group(env, budget, algo, label, setting, rows, ok))
+    places = Counter(group.place for group in groups if group.algo == reference)
+    marked = [replace(g, is_reference=g.algo == reference and places[g.place] == 1) for g in groups]
     return sorted(marked, key=_order)
-
-
-def reference_of(group: Group, groups: list[Group]) -> Group | None:
-    """What a group is compared with. None for a reference itself, and where there is none."""
-    if group.is_reference:
-        return None
-    return next((g for g in groups if g.is_reference and g.place == group.place), None)
 
 
 def pairs(
@@ -115,33 +108,19 @@ def pairs(
     return both[f"{metric}_a"].to_numpy(np.float64), both[f"{metric}_b"].to_numpy(np.float64)
 
 
-def final_values(results: Results) -> pd.DataFrame:
-    """The last value of every metric of the runs that ended ok, indexed by run. Beside them: seed,
-    machine, ``transitions``, ``gradient_steps``, the first values (``START`` + metric), and
-    ``component/<name>``, means of the last evaluation on the test split."""
+def final_values(results: Ends) -> pd.DataFrame:
+    """The ends of the runs that ended ok, indexed by run, and beside them seed, machine, and the
+    sums ``growth`` and ``static``, in bytes."""
     ok = results.runs[results.runs["status"] == "ok"].set_index("run")
-    metrics = results.metrics[results.metrics["run"].isin(ok.index)]
     machines = [" | ".join(map(str, row)) for row in ok[MACHINE].to_numpy().tolist()]
-    frames = [
-        metrics.groupby("run")[["transitions", "gradient_steps"]].max(),
-        _wide(metrics, "last"),
-        _wide(metrics, "first").add_prefix(START),
-        _components(results.evaluations),
-    ]
-    return ok[["seed"]].assign(machine=machines).join(frames)
-
-
-def _wide(metrics: pd.DataFrame, keep: Any) -> pd.DataFrame:
-    # Not groupby().last(), which would look past a final NaN.
-    rows = metrics.drop_duplicates(["run", "metric"], keep=keep)
-    return rows.pivot(index="run", columns="metric", values="value").astype(np.float64)
-
-
-def _components(evaluations: pd.DataFrame) -> pd.DataFrame:
-    test = evaluations[evaluations["split"] == "test"]
-    last = test[test["transitions"] == test.groupby("run")["transitions"].transform("max")]
-    names = list(evaluations.columns[list(evaluations.columns).index("length") + 1 :])
-    return last.groupby("run")[names].mean().add_prefix("component/")
+    ends = results.values
+    sums = {}
+    if {"memory/train_peak_bytes", "memory/start_bytes"} <= set(ends.columns):
+        sums["growth"] = ends["memory/train_peak_bytes"] - ends["memory/start_bytes"]
+    there = [name for name in STATIC if name in ends.columns]
+    if there:
+        sums["static"] = ends[there].sum(axis=1, min_count=1)
+    return ok[["seed"]].assign(machine=machines).join(ends.assign(**sums))
 
 
 def _labels(configs: dict[str, dict[str, Any]]) -> dict[str, str]:

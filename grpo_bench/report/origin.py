@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from grpo_bench.report.comparison import Group
+from grpo_bench.report.comparison import MACHINE, Group
 
 SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "numpy")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(e[+-]?\d+)?")  # no part of a name, such as k1
@@ -20,15 +20,15 @@ def header(runs: pd.DataFrame) -> str:
     ok = runs[runs["status"] == "ok"]
     if ok.empty:
         return "No run has ended ok yet."
-    machines = _distinct(_machine(run) for _, run in ok.iterrows())
-    threads = _distinct(f"{run.threads:.0f}" for run in ok.itertuples())
+    machines = _distinct(map(_machine, _different(ok, MACHINE)))
+    threads = _distinct(f"{n:.0f}" for n in ok["threads"].unique())
     beside = sorted({int(n) for n in ok["concurrency"]})
     versions = ["Python " + " and ".join(_distinct(ok["python"]))]
     for name in SHOWN_VERSIONS:
         found = _distinct(v[name] for v in ok["versions"] if name in v)
         if found:
             versions.append(f"{name} {' and '.join(found)}")
-    commits = _distinct(_commit(run) for _, run in ok.iterrows())
+    commits = _distinct(map(_commit, _different(ok, ["commit", "code_digest", "dirty"])))
     mixed = "Mixed hardware, not comparable across machines: " if len(machines) > 1 else ""
     return (
         f"{mixed}{' and '.join(machines)}; {' and '.join(threads)} thread(s) a run, "
@@ -44,16 +44,20 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
     notes = []
     for group in groups:
         place = f"{group.env}, {group.budget}, {group.label}"
-        missing = group.runs[group.runs["status"] != "ok"]
-        for status, runs in missing[missing["problem"] == ""].groupby("status"):
-            seeds = ", ".join(str(seed) for seed in runs["seed"])
+        runs = group.runs[["seed", "status", "problem", "extra"]].to_dict("records")
+        missing = [run for run in runs if run["status"] != "ok"]
+        for status in sorted({run["status"] for run in missing if not run["problem"]}):
+            alike = (run for run in missing if run["status"] == status and not run["problem"])
+            seeds = ", ".join(str(run["seed"]) for run in alike)
             notes.append(f"Not in the means: {place}: {status} (seed {seeds})")
-        for run in missing[missing["problem"] != ""].itertuples():
-            notes.append(
-                f"Not in the means: {place}: seed {run.seed}, record skipped: {run.problem}"
-            )
-        ok = group.runs[group.runs["status"] == "ok"]
-        if n := sum("company" in extra for extra in ok["extra"]):
+        for run in missing:
+            if run["problem"]:
+                notes.append(
+                    f"Not in the means: {place}: seed {run['seed']}, record skipped: "
+                    f"{run['problem']}"
+                )
+        ok = [run for run in runs if run["status"] == "ok"]
+        if n := sum("company" in run["extra"] for run in ok):
             notes.append(
                 f"No speed and no peak memory of their own: {place}: {n} of {len(ok)} runs learned "
                 "together with other seeds in one process"
@@ -87,12 +91,16 @@ def _place(label: str, found: list[tuple[str, str]]) -> str:
     return f"{label} ({envs}; {n} {'run' if n == 1 else 'runs'})"
 
 
-def _machine(run: pd.Series) -> str:
+def _different(runs: pd.DataFrame, columns: list[str]) -> list[dict[Any, Any]]:
+    return runs[columns].drop_duplicates().to_dict("records")
+
+
+def _machine(run: dict[Any, Any]) -> str:
     card = "" if pd.isna(run["accelerator"]) else f", {run['accelerator']}"
     return f"{run['processor']} ({run['cores']:.0f} cores{card})"
 
 
-def _commit(run: pd.Series) -> str:
+def _commit(run: dict[Any, Any]) -> str:
     if pd.isna(run["commit"]):
         return f"no commit (code {run['code_digest'][:8]})"
     # Two dirty trees of one commit may differ: the digest tells them apart.

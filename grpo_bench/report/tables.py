@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpo_bench.records.load import Results
+from grpo_bench.records.load import START, Ends
 from grpo_bench.report.comparison import (
-    START,
+    COMPONENTS,
     Group,
     group_runs,
     pairs,
     reference_algorithm,
-    reference_of,
 )
 from grpo_bench.report.origin import footnotes, header
 from grpo_bench.report.words import captions, in_text, readings
@@ -37,12 +36,10 @@ from grpo_bench.stats import (
 
 TEST_SUCCESS = "eval/test/success"
 RATE = "time/transitions_per_second"
-COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout")
-STATIC = COMPONENTS[:-1]  # what is there whatever the batch
 Row = dict[str, Any]
 
 
-def build_tables(results: Results, reference: str | None = None) -> dict[str, pd.DataFrame]:
+def build_tables(results: Ends, reference: str | None = None) -> dict[str, pd.DataFrame]:
     """``summary`` (unless all rows are references), ``accuracy``, ``speed`` and ``memory``.
 
     Args:
@@ -53,6 +50,7 @@ def build_tables(results: Results, reference: str | None = None) -> dict[str, pd
     """
     algo = reference_algorithm(results, reference)
     groups = group_runs(results, algo)
+    references = {group.place: group for group in groups if group.is_reference}
     about = {
         "header": header(results.runs),
         "footnotes": footnotes(groups, algo),
@@ -69,7 +67,10 @@ def build_tables(results: Results, reference: str | None = None) -> dict[str, pd
         rows = [g for g in groups if name != "summary" or not g.is_reference]
         if not rows:
             continue
-        table = pd.DataFrame([_names(g) | row(g, reference_of(g, groups)) for g in rows])
+        others = [None if g.is_reference else references.get(g.place) for g in rows]
+        table = pd.DataFrame(
+            [_names(g) | row(g, other) for g, other in zip(rows, others, strict=True)]
+        )
         table.attrs = about | {"caption": captions(algo)[name], "reading": readings(algo)[name]}
         tables[name] = table
     return tables
@@ -94,7 +95,7 @@ def _accuracy(group: Group, reference: Group | None) -> Row:
         **_spread("test_reward", group.column("eval/test/reward")),
         **_spread("normalised", _normalised(group)),
         "start_success": _mean(group, f"{START}eval/validation/success"),
-        "well_formed": _mean(group, "component/format"),
+        "well_formed": _mean(group, "eval/test/format"),
         **_compared(group, reference),
     }
 
@@ -151,30 +152,17 @@ def _speed(group: Group, reference: Group | None) -> Row:
 def _memory(group: Group, reference: Group | None) -> Row:
     return {
         **_spread("peak_bytes", group.column("memory/peak_bytes")),
-        "growth_bytes": _mean(_with_sums(group), "growth"),
+        "growth_bytes": _mean(group, "growth"),
         **{f"{part}_bytes": _mean(group, f"memory/{part}_bytes") for part in COMPONENTS},
         **_memory_ratios(group, reference),
     }
 
 
 def _memory_ratios(group: Group, reference: Group | None) -> Row:
-    group, reference = _with_sums(group), reference and _with_sums(reference)
     return {
         **_ratio("peak_ratio", group, reference, "memory/peak_bytes"),
         **_ratio("static_ratio", group, reference, "static"),
     }
-
-
-def _with_sums(group: Group) -> Group:
-    """The group with ``growth`` and ``static`` bytes among its values."""
-    values = group.values.copy()
-    if {"memory/train_peak_bytes", "memory/start_bytes"} <= set(values.columns):
-        values["growth"] = values["memory/train_peak_bytes"] - values["memory/start_bytes"]
-    static = [f"memory/{part}_bytes" for part in STATIC]
-    there = [name for name in static if name in values.columns]
-    if there:
-        values["static"] = values[there].sum(axis=1, min_count=1)
-    return Group(**(vars(group) | {"values": values}))
 
 
 # -- cells ----------------------------------------------------------------------------------------
@@ -183,9 +171,8 @@ NOTHING = Interval(math.nan, math.nan, math.nan)
 
 
 def _names(group: Group) -> Row:
-    ok = int((group.runs["status"] == "ok").sum())
     names = {"env": group.env, "budget": group.budget, "algo": group.label}
-    return names | {"ok": ok, "planned": len(group.runs)}
+    return names | {"ok": len(group.values), "planned": len(group.runs)}
 
 
 def _mean(group: Group, metric: str) -> float:

@@ -36,7 +36,7 @@ class Column:
     interval: bool = False
     share: bool = False
 
-    def cell(self, row: pd.Series) -> str:
+    def cell(self, row: dict[Any, Any]) -> str:
         """The text of this column in a row of numbers."""
         estimate = self.form(row[self.name])
         if not self.interval or estimate == ABSENT:
@@ -107,8 +107,9 @@ def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
     of ``COLUMNS``, without columns that no row has. Keeps ``attrs``."""
     shown = table[["env", "budget", "algo"]].copy()
     shown["ok"] = [f"{ok}/{n}" for ok, n in zip(table["ok"], table["planned"], strict=True)]
+    rows = table.to_dict("records")
     for column in COLUMNS[name]:
-        cells = [column.cell(row) for _, row in table.iterrows()]
+        cells = [column.cell(row) for row in rows]
         if set(cells) != {ABSENT}:
             shown[column.title.format_map(table.attrs)] = cells
     shown.attrs = table.attrs

@@ -46,7 +46,7 @@ def record(
     config = {**names, "seed": seed, "results": str(results)}
     run = claim(plan(results, config), config, seeds={}, provenance=origin, concurrency=2)
     run.log(0, 0, 0.0, 1, dict.fromkeys(last, 0.0) | {"eval/validation/success": 0.25})
-    run.log(2048, 16, 1.0, 2, last)
+    run.log(2048, 16, 1.0, 2, last | {f"eval/test/{name}": 0.75 for name in components})
     for step, value in [(0, 0.0), (2048, 1.0)]:
         table = pd.DataFrame(
             {"problem_id": [0, 1], "reward": 1.0, "success": 1.0, "length": 1}
