@@ -133,7 +133,9 @@ def in_turns(configs: list[Config]) -> list[int]:
     before short ones, so that the cores are done at about the same time.
     """
     apart = [json.dumps({**config, "algo": None}, sort_keys=True) for config in configs]
-    first = {key: apart.index(key) for key in apart}
+    first: dict[str, int] = {}
+    for i, key in enumerate(apart):
+        first.setdefault(key, i)
 
     def turn(i: int) -> tuple[bool, int, int, int]:
         warm = configs[i]["env"]["warmup"] is not None
