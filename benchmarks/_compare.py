@@ -93,7 +93,7 @@ class Table:
     Attributes:
         labels: titles of the columns that say what was measured.
         columns: of the measured values, and last of the ratio.
-        reading: how to read the numbers.
+        reading: how to read the numbers; ``{repeats}`` in it is the number of turns.
         rows: a dict of the labels and, for each column, its value and bounds.
         targets: what was wanted of the numbers; shown before the other footnotes.
     """

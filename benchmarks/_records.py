@@ -1,9 +1,10 @@
-"""Synthetic run records in any number: a few made by the records code, the others beside them under
-seeds and settings of their own."""
+"""Synthetic run records in any number: a few made by the records code, the others copies of them
+under seeds and settings of their own."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,17 @@ from typing import Any
 import numpy as np
 
 from grpo_bench.meter import provenance
-from grpo_bench.records import Run, claim, plan, run_folder
+from grpo_bench.records import Run, claim, plan, read_manifest, run_folder
 
-ITERATIONS, PROBLEMS = 489, 4096  # of the default budget on vlm, and of its test split
-MOMENT = 2048  # transitions of an iteration
+ITERATIONS, PROBLEMS = 489, 4096  # of the default budget on vlm, and of a split of it
+TRANSITIONS = 2048  # of an iteration
 ENVS, ALGOS = ("arithmetic", "format", "vlm"), ("dapo", "grpo", "ppo")
+KINDS = len(ENVS) * len(ALGOS)
 EACH_ITERATION = (
-    *("time/fps", "rollout/ep_rew_mean", "rollout/ep_len_mean", "rollout/success_rate"),
-    *("rollout/group_std", "rollout/zero_std_frac", "train/approx_kl", "train/clip_fraction"),
-    *("train/kl_ref", "train/kl_k1", "train/kl_k3", "train/loss", "train/entropy_loss"),
-    *("train/gradient_norm",),
+    *("rollout/ep_rew_mean", "rollout/ep_len_mean", "rollout/success_rate", "rollout/group_std"),
+    *("rollout/zero_std_frac", "rollout/zero_std_expected", "train/approx_kl"),
+    *("train/clip_fraction", "train/kl_ref", "train/kl_k1", "train/kl_k3", "train/loss"),
+    *("train/entropy_loss", "train/gradient_norm"),
 )
 AT_THE_END = (
     *(f"time/{phase}_seconds" for phase in ("rollout", "update", "setup", "evaluation")),
@@ -28,59 +30,70 @@ AT_THE_END = (
     *(f"memory/{part}_bytes" for part in ("peak", "start", "train_peak", "policy", "gradient")),
     *("memory/optimizer_bytes", "memory/rollout_bytes"),
 )
+Moment = tuple[int, int, float, int]  # transitions, gradient steps, seconds, peak bytes
 
 
-def config(env: str, algo: str, seed: int, setting: int, results: Path) -> dict[str, Any]:
-    """The configuration of a record, as far as tables read it. ``setting``: of the algorithm."""
+def make_records(folder: Path, n: int, seeds: int) -> None:
+    """n records, rounded up to as many of each environment and algorithm.
+
+    Args:
+        seeds: of each setting of an algorithm; with one, every record makes a row of the tables.
+    """
+    origin, rng = provenance(), np.random.default_rng(0)
+    for env in ENVS:
+        for algo in ALGOS:
+            first, *others = (
+                config(env, algo, i % seeds, i // seeds) for i in range(-(-n // KINDS))
+            )
+            run = claim(plan(folder, first), first, seeds={}, provenance=origin)
+            assert run is not None, f"{folder} has this record already"
+            with run:
+                fill(run, rng)
+            copy(run.folder, folder, others)
+
+
+def copy(original: Path, results: Path, configs: Iterable[dict[str, Any]]) -> None:
+    """Put an ended run's record into ``results`` under other configurations. The tables are the
+    same files, linked: a hundred thousand of them would take long to write."""
+    manifest = read_manifest(original)
+    for config in configs:
+        folder = run_folder(results, config)
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_bytes(replace(manifest, config=config).to_json())
+        for name in ("metrics.parquet", "eval.parquet"):
+            os.link(original / name, folder / name)
+
+
+def config(env: str, algo: str, seed: int, setting: int) -> dict[str, Any]:
+    """The configuration of a record, as far as tables read it."""
     return {
-        "env": {"name": env, "id": f"GRPO-{env}", "train": {"episodes": MOMENT}},
+        "env": {"name": env},
         "algo": {"name": algo, "kind": algo, "learning_rate": 1e-3 * (1 + setting)},
         "budget": {"name": "default"},
         "seed": seed,
-        "results": str(results),
     }
 
 
 def fill(run: Run, rng: np.random.Generator) -> None:
-    """Metrics of as many iterations as the default budget has on vlm, with 11 evaluations on
-    validation and one on test, all of random numbers."""
+    """As many rows of random numbers as a run of the default budget on vlm writes: 489 iterations,
+    11 evaluations on validation and one on test."""
     for i in range(ITERATIONS + 1):
-        moment = (i * MOMENT, 16 * i, 0.02 * i, 10**8)
+        moment = (i * TRANSITIONS, 16 * i, 0.02 * i, 10**8)
         if i % (ITERATIONS // 10) == 0:
-            evaluate(run, "validation", moment, rng)
-        run.log(*moment, dict(zip(EACH_ITERATION, rng.random(len(EACH_ITERATION)), strict=True)))
-    evaluate(run, "test", moment, rng)
-    run.log(*moment, dict(zip(AT_THE_END, 1 + rng.random(len(AT_THE_END)), strict=True)))
+            _evaluate(run, "validation", moment, rng)
+        run.log(*moment, _random(EACH_ITERATION, rng))
+    _evaluate(run, "test", moment, rng)
+    run.log(*moment, _random(AT_THE_END, rng))
 
 
-def evaluate(
-    run: Run, split: str, moment: tuple[int, int, float, int], rng: np.random.Generator
-) -> None:
-    """An evaluation, and its means among the metrics."""
+def _evaluate(run: Run, split: str, moment: Moment, rng: np.random.Generator) -> None:
     success = (rng.random(PROBLEMS) < rng.random()).astype(np.float64)
-    columns = {"reward": 1.5 * success - 0.5, "success": success, "format": success}
-    columns["length"] = np.ones(PROBLEMS, np.int64)
+    columns = {"reward": 1.5 * success - 0.5, "success": success, "length": np.ones(PROBLEMS, int)}
     run.evaluation(split, moment[0], columns | {"problem_id": np.arange(PROBLEMS)})
-    run.log(*moment, {f"eval/{split}/{name}": float(x.mean()) for name, x in columns.items()})
+    means = {f"eval/{split}/{name}": float(column.mean()) for name, column in columns.items()}
+    run.log(*moment, means)
 
 
-def make_records(results: Path, n: int, seeds: int) -> None:
-    """At least ``n`` records of all environments and algorithms in equal parts, with ``seeds``
-    seeds of each setting. Those of an environment and algorithm share the files of its first."""
-    origin, rng = provenance(), np.random.default_rng(0)
-    each = -(-n // (len(ENVS) * len(ALGOS)))
-    for env in ENVS:
-        for algo in ALGOS:
-            first = config(env, algo, 0, 0, results)
-            run = claim(plan(results, first), first, seeds={}, provenance=origin)
-            assert run is not None
-            with run:
-                fill(run, rng)
-            for i in range(1, each):
-                other = config(env, algo, i % seeds, i // seeds, results)
-                folder = run_folder(results, other)
-                folder.mkdir()
-                manifest = replace(run.manifest, config=other).to_json()
-                (folder / "manifest.json").write_bytes(manifest)
-                for name in ("metrics.parquet", "eval.parquet"):
-                    os.link(run.folder / name, folder / name)
+def _random(names: tuple[str, ...], rng: np.random.Generator) -> dict[str, float]:
+    """A number from 1 to 2 for each."""
+    return dict(zip(names, (1 + rng.random(len(names))).tolist(), strict=True))

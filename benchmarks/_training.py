@@ -79,7 +79,12 @@ SCHEDULES = {
 
 
 def make_grpo(
-    task: Task, schedule: Schedule, transitions: int, turn: int, rate: float = LEARNING_RATE
+    task: Task,
+    schedule: Schedule,
+    transitions: int,
+    turn: int,
+    rate: float = LEARNING_RATE,
+    group_size: int = GROUP_SIZE,
 ) -> GRPO:
     """GRPO with all episodes of an iteration side by side."""
     episodes = transitions // task.steps
@@ -88,8 +93,8 @@ def make_grpo(
         task.policy,
         env,
         learning_rate=rate,
-        group_size=GROUP_SIZE,
-        n_problems=episodes // GROUP_SIZE,
+        group_size=group_size,
+        n_problems=episodes // group_size,
         batch_size=episodes // schedule.n_minibatches,
         n_epochs=schedule.n_epochs,
         policy_kwargs=policy_kwargs(task.network),

@@ -1,0 +1,285 @@
+"""How cost grows with sub-environments, group size, network width, runs and records.
+
+    python benchmarks/scaling.py --repeats 5 --out results/benchmarks
+
+The exponent is the slope of the logarithm of cost on that of size: 1 where twice the size costs
+twice as much. Fixed costs make small sizes flat, so it is fitted to the upper half of the sizes;
+that between the two largest stands beside it. Every turn measures all sizes and gives one of each.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from _compare import Table, in_turns, parser, progress, ratio
+from _growth import COLUMNS, LABELS, LINEAR, Growth, add_rows
+from _records import copy, make_records
+from env_speed import IDS, stepping_vector
+from gymnasium.vector import VectorEnv
+from hydra import compose, initialize_config_dir
+from stable_baselines3.common.base_class import BaseAlgorithm
+from start_up import Process, fresh
+from _training import SCHEDULES, TASKS, Task, learning, make_grpo, make_ppo
+
+from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.records import run_folder
+from grpo_bench.report.numbers import significant
+from grpo_bench.sweep import run_all
+from grpo_bench.tables import make_tables, write_tables
+
+SCHEDULE = SCHEDULES["middle"]
+GROUP_SIZE = 8  # where it does not grow
+PROBLEMS, TRANSITIONS = 64, 2048  # of an iteration, where the group grows
+WIDTH_TRANSITIONS = 512  # of an iteration, where the network grows
+WIDTHS = {"vlm": (32, 64, 128, 256, 512, 1024), "arithmetic": (32, 64, 128, 256)}
+# One iteration, and the evaluations around it: what a run costs beside its learning.
+SMALLEST = ["env=vlm", "budget=smoke", f"budget.transitions={TRANSITIONS}", "budget.evaluations=1"]
+SEEDS = 100  # of a setting, among the records of more seeds
+PARTS = ("environments", "iterations", "widths", "runs", "records")
+SECONDS_LIMIT, MEMORY_LIMIT = 10.0, 1e9  # of the tables of 10,000 records
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds that a call takes; what it prints is lost."""
+    start = time.perf_counter()
+    with redirect_stdout(io.StringIO()):
+        call()
+    return time.perf_counter() - start
+
+
+# -- environments and learning --------------------------------------------------------------------
+
+
+@cache
+def native(env_id: str, n: int) -> VectorEnv[Any, Any, Any]:
+    """n sub-environments, made once."""
+    return gym.make_vec(env_id, num_envs=n)
+
+
+def environments(seconds: float) -> Iterator[Growth]:
+    """A step of all native sub-environments."""
+    for env_id in IDS:
+
+        def step(n: int, turn: int, env_id: str = env_id) -> float:
+            return n / stepping_vector(native(env_id, n), seconds, turn)
+
+        sizes = (64, 256, 1024, 4096, 16384, 65536)
+        yield Growth(f"step, {env_id}", "sub-environments", sizes, step)
+
+
+class Iteration(NamedTuple):
+    """What is timed: one iteration of a fresh model, made from the number of the turn."""
+
+    transitions: int
+    make: Callable[[int], BaseAlgorithm]
+
+
+def grpo(task: Task, transitions: int, group_size: int = GROUP_SIZE) -> Iteration:
+    """All episodes of an iteration side by side."""
+    make = partial(make_grpo, task, SCHEDULE, transitions, group_size=group_size)
+    return Iteration(transitions, make)
+
+
+def ppo(task: Task, transitions: int) -> Iteration:
+    """The same, with a critic of its own that is as large as the actor."""
+    return Iteration(transitions, partial(make_ppo, task, SCHEDULE, transitions, "separate", None))
+
+
+def learned(
+    what: str, size: str, sizes: Sequence[int], at: Callable[[int], Iteration], seconds: float
+) -> Growth:
+    """The growth of an iteration that is given for each size."""
+
+    def cost(n: int, turn: int) -> float:
+        transitions, make = at(n)
+        return transitions / learning(make, seconds, turn).rate
+
+    return Growth(what, size, sizes, cost)
+
+
+def iterations(seconds: float) -> Iterator[Growth]:
+    """GRPO with ever more episodes, and with ever larger groups."""
+    vlm, arithmetic = TASKS["vlm"], TASKS["arithmetic"]
+    what, size, sizes = "iteration of GRPO, vlm", "sub-environments", (256, 1024, 4096, 16384)
+    yield learned(what, size, sizes, lambda n: grpo(vlm, n), seconds)
+    yield learned(
+        "iteration of GRPO, arithmetic",
+        size,
+        (64, 256, 1024),
+        lambda n: grpo(arithmetic, n * arithmetic.steps),
+        seconds,
+    )
+    size, sizes = "group size", (2, 4, 8, 16, 32, 64, 128)
+    more, fewer = f"{what}, {PROBLEMS} problems", f"{what}, {TRANSITIONS:,} transitions"
+    yield learned(more, size, sizes, lambda g: grpo(vlm, PROBLEMS * g, g), seconds)
+    yield learned(fewer, size, sizes, lambda g: grpo(vlm, TRANSITIONS, g), seconds)
+
+
+def wider(task: Task, width: int) -> Task:
+    """The task with a network of another width."""
+    sizes = {"widths": (width, width)} if task.network["body"] == "mlp" else {"width": width}
+    return replace(task, network=task.network | sizes)
+
+
+def widths(seconds: float) -> Iterator[Growth]:
+    """GRPO and PPO with ever wider networks."""
+    for name, sizes in WIDTHS.items():
+        for algo, make in {"GRPO": grpo, "PPO": ppo}.items():
+
+            def at(
+                width: int,
+                task: Task = TASKS[name],
+                make: Callable[[Task, int], Iteration] = make,
+            ) -> Iteration:
+                return make(wider(task, width), WIDTH_TRANSITIONS)
+
+            what = f"iteration of {algo}, {TASKS[name].network['body']}"
+            policies = [at(width).make(0).policy for width in sizes]
+            parameters = [sum(p.numel() for p in policy.parameters()) for policy in policies]
+            growth = learned(what, "width", sizes, at, seconds)
+            yield replace(growth, judged_by={"parameters": parameters})
+
+
+# -- runs and records -----------------------------------------------------------------------------
+
+
+def configs(n: int, results: Path) -> list[Config]:
+    """The runs of a sweep over n seeds."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        base = resolved(compose("config", [*SMALLEST, f"results='{results}'", "device=cpu"]))
+    return [{**base, "seed": seed} for seed in range(n)]
+
+
+def sweeps(scratch: Path) -> Iterator[Growth]:
+    """Sweeps of ever more runs, one at a time: of small ones, and of ones that are done."""
+    first = scratch / "first"
+    (config,) = configs(1, first)
+    timed(partial(run_all, [config], n_jobs=1))  # starts the fork server, too
+
+    def fresh_runs(n: int, turn: int) -> float:
+        runs = configs(n, scratch / f"turn-{turn}" / f"{n}")
+        return timed(partial(run_all, runs, n_jobs=1))
+
+    @cache
+    def done(n: int) -> list[Config]:
+        runs = configs(n, scratch / f"done-{n}")
+        copy(run_folder(first, config), scratch / f"done-{n}", runs)
+        return runs
+
+    def done_runs(n: int, turn: int) -> float:
+        runs = done(n)
+        return timed(partial(run_all, runs, n_jobs=1))
+
+    yield Growth("sweep, one iteration a run", "runs", (1, 2, 4, 8, 16), fresh_runs)
+    yield Growth("sweep, all runs done", "runs", (16, 64, 256, 1024), done_runs)
+
+
+class TablesOfRecords:
+    """``python -m grpo_bench.tables`` in fresh processes, and the reading of its input alone."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.processes: dict[int, list[Process]] = defaultdict(list)
+        self.readings: dict[int, list[float]] = defaultdict(list)
+
+    def records(self, n: int, seeds: int) -> Path:
+        """The folder of n records, made once."""
+        folder = self.scratch / f"records-{n}-{seeds}"
+        if not folder.exists():
+            make_records(folder, n, seeds)
+        return folder
+
+    def more_seeds(self, n: int, turn: int) -> float:
+        """Seconds of the whole command, and beside it of reading what it reads."""
+        folder = self.records(n, SEEDS)
+        process = fresh(
+            f"sys.argv[1:] = ['results={folder}']\n"
+            "runpy.run_module('grpo_bench.tables', run_name='__main__', alter_sys=True)",
+            turn,
+        )
+        files = [*folder.glob("*/*/*/manifest.json"), *folder.glob("*/*/*/metrics.parquet")]
+        self.readings[n].append(timed(lambda: [path.read_bytes() for path in files]))
+        self.processes[n].append(process)
+        return process.seconds
+
+    def more_settings(self, n: int, turn: int) -> float:
+        """Seconds of the tables alone, which have a row for each record."""
+        folder = self.records(n, 1)
+        return timed(lambda: write_tables(make_tables(folder), folder / "tables"))
+
+    def growths(self) -> Iterator[Growth]:
+        sizes = (100, 300, 1000, 3000, 10000)
+        yield Growth("python -m grpo_bench.tables", "records", sizes, self.more_seeds)
+        what = "tables, a row for each record"
+        yield Growth(what, "records", (36, 108, 324, 972), self.more_settings)
+
+    def footnotes(self) -> list[str]:
+        """The largest number of records against the limits, and against reading their bytes."""
+        n, processes = max(self.processes.items())
+        seconds = max(process.seconds for process in processes)
+        peak = max(process.peak for process in processes)
+        against = ratio([process.seconds for process in processes], self.readings[n])
+        met = "met" if seconds < SECONDS_LIMIT and peak < MEMORY_LIMIT else "missed"
+        return [
+            f"Target {met}: tables of {n:,} records take at most {significant(seconds)} s and "
+            f"{significant(peak / 1e6)} MB, wanted below 10 s and 1,000 MB for 10,000",
+            f"The command takes {significant(against['ratio'])} "
+            f"[{significant(against['ratio_low'])}, {significant(against['ratio_high'])}] times "
+            f"as long as reading the bytes of the manifests and metrics of {n:,} records",
+        ]
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+READING = (
+    "ms at the largest: median and [smallest, largest] of {repeats} turns. Exponents, one a turn: mean "
+    "and 95 % interval (Student's t), over the upper half of the sizes and between the two "
+    f"largest. No worse than linear: the interval ends below {LINEAR}; between 1 and that lies "
+    "what no longer fits into a cache. The operations of a network grow with its parameters, that "
+    "is with the square of its width."
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command = parser(__doc__)
+    command.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    command.add_argument("--smallest", type=int, help="only so many sizes of each; 3 or more")
+    command.add_argument("--seconds", type=float, default=0.1, help="of each measurement, at least")
+    options = command.parse_args(arguments)
+    torch.set_num_threads(1)
+    table = Table("How cost grows", LABELS, COLUMNS, options.repeats, reading=READING)
+    with tempfile.TemporaryDirectory() as scratch:
+        tables = TablesOfRecords(Path(scratch))
+        parts = {
+            "environments": environments(options.seconds),
+            "iterations": iterations(options.seconds),
+            "widths": widths(options.seconds),
+            "runs": sweeps(Path(scratch)),
+            "records": tables.growths(),
+        }
+        for growth in (growth for name in options.parts for growth in parts[name]):
+            growth = growth.smallest(options.smallest)
+            progress(f"{growth.what}, {growth.size}")
+            costs = in_turns(
+                {f"{n}": partial(growth.cost, n) for n in growth.sizes}, options.repeats
+            )
+            add_rows(table, growth, np.array([*costs.values()]).T)
+        if tables.processes:
+            table.footnotes += tables.footnotes()
+    table.write(options.out, "scaling")
+
+
+if __name__ == "__main__":
+    main()
