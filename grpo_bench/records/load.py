@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,7 +137,7 @@ def _row(name: str, manifest: Manifest) -> dict[str, Any]:
         "end": manifest.end,
         "config": manifest.config,
         "extra": manifest.extra,
-        **({f.name: None for f in fields(Provenance)} if origin is None else asdict(origin)),
+        **({f.name: None for f in fields(Provenance)} if origin is None else vars(origin)),
     }
 
 
