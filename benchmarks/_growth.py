@@ -13,7 +13,7 @@ from grpo_bench.report.numbers import hundredths, in_units
 from grpo_bench.report.writers import Column
 from grpo_bench.stats import mean_interval
 
-LINEAR = 1.1  # the largest exponent that counts as linear: where data outgrow a cache it is above 1
+LINEAR = 1.1  # the largest exponent that counts as linear: data that outgrow a cache cost more
 COLUMNS = [
     Column("ms at the largest", "cost", in_units(1e-3), interval=True),
     Column("exponent", "upper", hundredths, interval=True),

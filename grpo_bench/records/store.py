@@ -32,7 +32,9 @@ def plan(results: Path, config: dict[str, Any]) -> Path:
     """The folder of a run, with a manifest of status ``planned`` unless it has one already."""
     folder = run_folder(results, config)
     folder.mkdir(parents=True, exist_ok=True)
-    create(folder / "manifest.json", Manifest("planned", config).to_json())
+    path = folder / "manifest.json"
+    if not path.exists():  # else a sweep that is run again would write and sync a file for each run
+        create(path, Manifest("planned", config).to_json())
     return folder
 
 
