@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from _compare import Table, spread
+from _compare import Table, spread, verdict
 from numpy.typing import NDArray
 
 from grpo_bench.report.numbers import hundredths, in_units
@@ -19,6 +19,7 @@ COLUMNS = [
     Column("exponent", "upper", hundredths, interval=True),
     Column("of the two largest", "top", hundredths, interval=True),
 ]
+LINEAR_OR_NOT = {"met": "yes", "missed": "no", "open": "cannot tell"}  # by verdict
 LABELS = ("cost of", "grows with", "sizes", "no worse than linear")
 
 
@@ -60,11 +61,6 @@ def exponents(sizes: Sequence[int], costs: Sequence[float]) -> tuple[float, floa
     return float(slope), float((y[-1] - y[-2]) / (x[-1] - x[-2]))
 
 
-def no_worse_than_linear(low: float, high: float) -> str:
-    """Yes or no if that holds for the whole interval of the exponent."""
-    return "yes" if high <= LINEAR else "no" if low > LINEAR else "cannot tell"
-
-
 def add_rows(table: Table, growth: Growth, costs: NDArray[np.float64]) -> None:
     """A row for the sizes, and one for those that they are judged by; costs (turns, sizes)."""
     for size, sizes in ({growth.size: growth.sizes} | growth.judged_by).items():
@@ -73,8 +69,13 @@ def add_rows(table: Table, growth: Growth, costs: NDArray[np.float64]) -> None:
         for name, values in zip(("upper", "top"), turns.T, strict=True):
             mean, low, high = mean_interval(values)
             numbers |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-        word = no_worse_than_linear(numbers["upper_low"], numbers["upper_high"])
+        numbers["upper_median"] = float(np.median(turns[:, 0]))
+        what = f"{growth.what}, exponent of its cost by {size}"
+        target = verdict(what, numbers, at_most=LINEAR, name="upper")
+        word = LINEAR_OR_NOT[target.verdict]
         if growth.judged_by and size == growth.size:
             word = f"see {', '.join(growth.judged_by)}"
+        else:
+            table.targets.append(target)
         labels = (growth.what, size, f"{sizes[0]:,} to {sizes[-1]:,}", word)
         table.add(dict(zip(LABELS, labels, strict=True)), numbers)

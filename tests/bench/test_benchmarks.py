@@ -306,7 +306,7 @@ def test_a_run_that_comes_nowhere_makes_a_bound_or_a_miss(load):
     def told(grpo, dummies):
         table = module.Table("", ("accuracy", "algorithm", "reached"), (), repeats=2)
         module.add_rows(table, 0.5, {module.GRPO_ROW: grpo, module.DUMMY_ROW: dummies})
-        return table.rows, table.footnotes[0]
+        return table.rows, str(table.targets[0])
 
     (grpo, dummies), note = told([quick, quick], [slow, slow])
     assert grpo["reached"] == "2/2" and grpo["seconds"] == pytest.approx(1.0)

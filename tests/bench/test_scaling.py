@@ -39,14 +39,6 @@ def test_exponents_by_hand(load):
         exponents([1, 2], [1.0, 2.0])
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(0.9, 1.05, "yes"), (-1.0, 1.1, "yes"), (1.0, 1.2, "cannot tell"), (1.11, 1.2, "no")],
-)
-def test_the_whole_interval_decides(load, low, high, word):
-    assert load("_growth").no_worse_than_linear(low, high) == word
-
-
 def test_rows_of_two_scales_by_hand(load):
     growth, compare = load("_growth"), load("_compare")
     sizes, squares = (1, 2, 4, 8), (1, 4, 16, 64)
@@ -60,6 +52,9 @@ def test_rows_of_two_scales_by_hand(load):
     assert (width["grows with"], width["sizes"]) == ("width", "1 to 8")
     assert width["no worse than linear"] == "see parameters"
     assert parameters["no worse than linear"] == "cannot tell"
+    (target,) = table.targets
+    assert (target.what, target.verdict) == ("network, exponent of its cost by parameters", "open")
+    assert (target.estimate, target.median) == pytest.approx((0.75, 0.75))
     assert (width["cost"], width["cost_low"], width["cost_high"]) == (3.0, 2.0, 4.0)
     assert (width["upper"], width["top"]) == pytest.approx((1.5, 1.5))
     assert width["upper_high"] == pytest.approx(1.5 + 6.3531, abs=1e-4)
@@ -122,4 +117,5 @@ def test_learning_runs_and_records(load, tmp_path):
         *(["sub-environments"] * 2 + ["group size"] * 2 + ["width", "parameters"] * 4),
         *(["runs"] * 2 + ["records"] * 2),
     ]
-    assert "tables of 1,000 records take at most" in (tmp_path / "scaling.md").read_text()
+    text = (tmp_path / "scaling.md").read_text()
+    assert "tables, 1,000 records, peak MB" in text and "reading the bytes" in text
