@@ -10,6 +10,8 @@ from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 
+from grpo_bench.grpo.rollout import take
+
 CHUNK = 4096  # episodes side by side: bounds the memory of an evaluation
 
 
@@ -40,8 +42,10 @@ def _play(
     length = np.zeros(len(ids), dtype=np.int64)
     ended = np.zeros(len(ids), dtype=bool)
     obs, _ = env.reset(options={"problem_id": ids})
+    actions = np.zeros(len(ids), dtype=np.int64)
     while not ended.all():
-        actions = _greedy(model, env, obs)
+        going = (~ended).nonzero()[0]
+        actions[going] = _greedy(model, env, take(obs, going), going)
         obs, reward, terminated, _, infos = env.step(actions)  # those that ended pay 0
         length += ~ended
         for name, values in {"reward": reward, **{name: infos[name] for name in columns}}.items():
@@ -51,8 +55,9 @@ def _play(
     return {"problem_id": ids, "success": success, "length": length, **total}
 
 
-def _greedy(model: BaseAlgorithm, env: Any, obs: Any) -> np.ndarray:
+def _greedy(model: BaseAlgorithm, env: Any, obs: Any, going: np.ndarray) -> np.ndarray:
+    """Actions of the episodes that go on, whose observations these are."""
     if isinstance(model, MaskablePPO):
-        masks = env.unwrapped.action_masks()
+        masks = env.unwrapped.action_masks()[going]
         return model.predict(obs, deterministic=True, action_masks=masks)[0]
     return model.predict(obs, deterministic=True)[0]
