@@ -141,11 +141,13 @@ class Table:
         """``name.md`` and ``name.csv`` in a folder, ``name_targets.csv`` where there are targets,
         and the first on the screen."""
         out.mkdir(parents=True, exist_ok=True)
-        text = markdown(self.shown())
+        shown = self.shown()
+        text = markdown(shown)
         replace(out / f"{name}.md", text.encode())
         replace(out / f"{name}.csv", csv(self.numbers()).encode())
         if self.targets:
             targets = pd.DataFrame([asdict(target) for target in self.targets])
+            targets["measured"] = shown.attrs["header"]
             replace(out / f"{name}_targets.csv", csv(targets).encode())
         print(text)
 
