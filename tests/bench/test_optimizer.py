@@ -13,6 +13,8 @@ from grpo_bench.optimizer import EagerAdam
 
 SETTINGS: list[dict[str, Any]] = [
     {"fused": True, "eps": 1e-5},
+    {"fused": True, "amsgrad": True, "weight_decay": 0.1, "maximize": True, "betas": (0.8, 0.9)},
+    {"fused": True, "decoupled_weight_decay": True, "weight_decay": 0.1},
     {"lr": 0.1},
     {"foreach": False, "amsgrad": True, "weight_decay": 0.1},
 ]
@@ -51,6 +53,18 @@ def test_the_same_steps_and_the_same_state_as_torch(settings: dict[str, Any]) ->
     step(ours, eager)
     step(theirs, adam)
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_has_no_gradient_stays(fused: bool) -> None:
+    module, before = net(), net()
+    optimizer = EagerAdam(module.parameters(), lr=1.0, fused=fused)
+    optimizer.step()
+    assert_same(module, before)
+    module[0].weight.grad = torch.ones_like(module[0].weight)
+    optimizer.step()
+    torch.testing.assert_close(module[0].weight, before[0].weight - 1)  # Adam's first step is lr
+    assert torch.equal(module[0].bias, before[0].bias)
 
 
 def test_hooks_are_told_of_each_step_once() -> None:
