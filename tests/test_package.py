@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "grpo_bench.grpo": {
         *("numpy", "torch", "gymnasium", "stable_baselines3"),
-        *("grpo_envs", "grpo_bench.seeds", "grpo_bench.vec_env"),
+        *("grpo_envs", "grpo_bench.optimizer", "grpo_bench.seeds", "grpo_bench.vec_env"),
     },
     "grpo_bench.enumeration": {
         *("numpy", "torch", "pandas", "stable_baselines3"),
