@@ -42,6 +42,10 @@ def test_entropy_and_mode():
     agree(lambda d: d.mode())
 
 
+def test_torchs_own_is_the_same():
+    agree(lambda d: d.distribution.probs)
+
+
 def test_exact_kl():
     for one, two in zip(pair(1, 1.0), pair(2, 1.0), strict=True):
         two_logits, value = two[1], kl.exact(one[0], two[0])
