@@ -1,0 +1,1 @@
+"""GRPO and PPO on causal language models."""
