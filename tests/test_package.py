@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("numpy", "torch", "gymnasium", "stable_baselines3"),
         *("grpo_envs", "grpo_bench.optimizer", "grpo_bench.seeds", "grpo_bench.vec_env"),
     },
+    "grpo_bench.lm": {"torch"},  # and what its models need: the extra ``lm``
     "grpo_bench.enumeration": {
         *("numpy", "torch", "pandas", "stable_baselines3"),
         *("grpo_bench.grpo", "grpo_bench.report"),
