@@ -28,7 +28,7 @@ class Lora:
     """
 
     rank: int = 0  # 0: no adapters, all weights are trained
-    alpha: float = 32.0
+    alpha: int = 32
     target_modules: str | tuple[str, ...] = "all-linear"
 
 

