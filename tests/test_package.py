@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -55,7 +56,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("numpy", "torch", "gymnasium", "stable_baselines3"),
         *("grpo_envs", "grpo_bench.optimizer", "grpo_bench.seeds", "grpo_bench.vec_env"),
     },
-    "grpo_bench.lm": {"torch"},  # and what its models need: the extra ``lm``
+    "grpo_bench.lm": {
+        *("torch", "transformers", "peft", "safetensors", "filelock"),
+        *("tokenizers", "bitsandbytes"),
+    },
     "grpo_bench.enumeration": {
         *("numpy", "torch", "pandas", "stable_baselines3"),
         *("grpo_bench.grpo", "grpo_bench.report"),
@@ -210,11 +214,13 @@ HEADINGS = [
 
 
 def modules() -> Iterator[ModuleType]:
-    """Every module of both packages."""
+    """Every module of both packages; of language models where their extra is installed."""
+    with_lm = importlib.util.find_spec("transformers") is not None
     for package in (grpo_envs, grpo_bench):
         yield package
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            yield importlib.import_module(found.name)
+            if with_lm or not found.name.startswith("grpo_bench.lm."):
+                yield importlib.import_module(found.name)
 
 
 def public_members(module: ModuleType) -> Iterator[tuple[str, Any]]:

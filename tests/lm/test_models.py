@@ -10,8 +10,6 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -22,7 +20,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from grpo_bench.config import CONF
 from grpo_bench.lm import shapes
 from grpo_bench.lm.lora import Lora, Reference, adapters
 from grpo_bench.lm.models import load_model
@@ -363,35 +360,3 @@ def test_a_cache_is_filled_in_spite_of_checkpointing() -> None:
     model = load_model("tiny", gradient_checkpointing=True).model
     with torch.no_grad():
         assert model(IDS, use_cache=True).cache.get_seq_length() == 6
-
-
-# -- conf/model -----------------------------------------------------------------------------------
-
-
-def chosen(*overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config: Any = OmegaConf.to_container(compose("config", [*overrides]).model)
-    config["lora"] = Lora(**config["lora"])
-    return config
-
-
-@pytest.mark.parametrize("name", ["smollm2_135m", *SHAPES])
-def test_every_model_has_its_file(name: str) -> None:
-    assert chosen(f"+model={name}") == {
-        "name": name,
-        "source": name,
-        "dtype": "bfloat16",
-        "gradient_checkpointing": False,
-        "lora": Lora(),
-    }
-
-
-def test_these_are_all() -> None:
-    files = {path.stem for path in (CONF / "model").glob("*.yaml")}
-    assert files == {"smollm2_135m", "pretrained", *SHAPES}
-
-
-def test_a_configuration_is_what_load_model_takes() -> None:
-    config = chosen("+model=tiny", "model.lora.rank=2", "model.lora.target_modules=[q_proj]")
-    del config["name"]
-    assert trained(load_model(**config).model) == 2 * 2 * 64
