@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.utils import obs_as_tensor
@@ -11,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 from toys import OneStep, Puzzle, Walk, collected
 
 from grpo_bench import GRPO
-from grpo_bench.grpo.rollout import collect_groups, occurrence
+from grpo_bench.grpo.rollout import collect_groups, occurrence, to_env
 from grpo_bench.vec_env import VectorEnvAdapter
 
 G, P = 4, 4  # members, problems
@@ -255,6 +256,15 @@ def test_a_wrapped_adapter_starts_the_problems_that_it_says(mode):
             how = {"seed": start} if kind == "seed" else {"options": options}
             first = rollout.observations[rollout.rows[group * G, 0]].numpy()
             np.testing.assert_array_equal(first[128:], naive.reset(**how)[0])
+
+
+def test_actions_are_sent_in_the_type_and_the_bounds_of_their_space():
+    discrete = to_env(torch.tensor([1, 0]), spaces.Discrete(2, dtype=np.int32))
+    assert discrete.dtype == np.int32 and discrete.tolist() == [1, 0]
+    binary = to_env(torch.tensor([[1.0, 0.0]]), spaces.MultiBinary(2))
+    assert binary.dtype == np.int8 and binary.tolist() == [[1, 0]]
+    box = to_env(torch.tensor([[3.0], [-0.5]]), spaces.Box(-1, 1, (1,), np.float64))
+    assert box.dtype == np.float64 and box.tolist() == [[1.0], [-0.5]]
 
 
 # -- stopping, and the counter --------------------------------------------------------------------
