@@ -20,10 +20,11 @@ from grpo_bench.report.numbers import ABSENT, significant
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = Path("results/reference")
 ORDER = (  # of the benchmarks, by their names
-    *("env_speed", "train_speed", "time_to_accuracy", "batched_seeds", "start_up", "scaling"),
+    *("env_speed", "train_speed", "time_to_accuracy", "batched_seeds", "start_up"),
+    *("comparison", "scaling"),
 )
 READING = (
-    "Median: of the 5 turns. Mean: geometric mean of the turns' ratios, of an "
+    "Median: of the turns (5, of comparison 2). Mean: geometric mean of the turns' ratios, of an "
     "exponent their mean, with its 95 % interval (Student's t); of steps per second, seconds and "
     "MB, which are no ratios, the median and [smallest, largest] turn. Met, missed: the whole "
     "interval is on that side of what was wanted; open: it is not."
