@@ -1,0 +1,143 @@
+"""The mathematics that PPO has and GRPO lacks: rewards, advantages and values of single tokens.
+
+Pure functions of (n, T) tensors, a row for each completion, padded on the right; ``mask`` says
+which tokens there are. What stands beyond them counts nowhere, a NaN neither, and what is returned
+is 0 there. The last token of a row ends its episode, an EOS or not: running out of tokens is part
+of the task, so nothing is bootstrapped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+EPS = 1e-8  # added to a standard deviation, as SB3 does
+
+
+def token_rewards(outcome: Tensor, penalties: Tensor | None, mask: Tensor) -> Tensor:
+    """Rewards of tokens (n, T): a completion is paid at its last one, less each token's penalty.
+
+    Args:
+        outcome: (n,) the reward of each completion.
+        penalties: (n, T) taken off, such as kl_coef (log pi - log pi_ref), or None. With them the
+            return holds the KL of all later tokens, which no term of the loss does.
+        mask: (n, T) bool.
+
+    Raises:
+        ValueError: the outcome of a completion is not finite.
+    """
+    finite = outcome.isfinite()
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise ValueError(f"outcome[{row}]={float(outcome[row])}: expected a finite reward")
+    last = mask.clone()
+    last[:, :-1] &= ~mask[:, 1:]
+    rewards = torch.where(last, outcome[:, None], 0.0)
+    return rewards if penalties is None else rewards - torch.where(mask, penalties, 0.0)
+
+
+def gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda: float
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimates, and the returns that the critic learns.
+
+        delta_t = r_t + gamma V_{t+1} - V_t                   V = 0 after the last token
+        A_t     = delta_t + gamma lambda A_{t+1}              arXiv 1506.02438, eq. 16
+        R_t     = A_t + V_t                                   the lambda-return, as SB3 takes it
+
+    With lambda = 1 that is the discounted sum of the rewards to come, less V_t; with lambda = 0 it
+    is delta_t.
+
+    Args:
+        rewards: (n, T) for each token.
+        values: (n, T) of the state in which each token was chosen, before it.
+        mask: (n, T) bool.
+        gamma, gae_lambda: from 0 to 1.
+
+    Returns:
+        advantages (n, T), returns (n, T), without gradient.
+
+    Raises:
+        ValueError: gamma or lambda is out of its range, or a row is not padded on the right.
+    """
+    for name, factor in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+        if not 0 <= factor <= 1:
+            raise ValueError(f"{name}={factor}: expected a number from 0 to 1")
+    holes = (mask[:, 1:] & ~mask[:, :-1]).any(dim=1)
+    if holes.any():
+        raise ValueError(f"mask[{int(holes.nonzero()[0])}]: expected tokens first, then padding")
+    rewards = torch.where(mask, rewards, 0.0)
+    values = torch.where(mask, values.detach(), 0.0)
+    following = torch.nn.functional.pad(values[:, 1:], (0, 1))  # (n, T) V_{t+1}
+    delta = rewards + gamma * following - values
+    advantages = torch.zeros_like(delta)
+    running = delta.new_zeros(len(delta))
+    for t in reversed(range(delta.shape[1])):
+        # beyond the end delta is 0, so it is still 0 where the last token begins
+        running = delta[:, t] + gamma * gae_lambda * running
+        advantages[:, t] = running
+    return advantages, advantages + values
+
+
+def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
+    """(A - mean) / (std + 1e-8) over all tokens given, (n, T), as SB3's ``normalize_advantage``:
+    the deviation has Bessel's correction, and one token alone stays as it is.
+
+    Whoever trains with several processes gives the advantages of them all: the mean of a part is
+    another.
+    """
+    count = mask.sum()
+    kept = torch.where(mask, advantages, 0.0)
+    centred = torch.where(mask, kept - kept.sum() / count.clamp(min=1), 0.0)
+    deviation = (centred.square().sum() / (count - 1).clamp(min=1)).sqrt()
+    return torch.where(count > 1, centred / (deviation + EPS), kept)
+
+
+class ValueLoss(NamedTuple):
+    """The critic's loss, and what to log of it."""
+
+    loss: Tensor  # () to be minimised
+    clip_fraction: Tensor | None  # () share of the tokens that the clip keeps from learning
+
+
+def value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    weights: Tensor,
+    clip_range_vf: float | None,
+) -> ValueLoss:
+    """sum w max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2), or without c sum w (V - R)^2.
+
+    No 1/2 stands before it: with weights of ``token_mean`` it is SB3's mean squared error, which a
+    ``vf_coef`` of 0.5 multiplies there too. The clip is that of PPO's own code (arXiv 2005.12729);
+    SB3 takes the clipped error alone. A token learns nothing where V has already moved towards R
+    by more than c.
+
+    Args:
+        values, old_values: (n, T) now, with gradient, and when the completions were drawn.
+        returns: (n, T) from ``gae``.
+        weights: (n, T) of the whole optimiser step; see ``aggregation_weights``.
+        clip_range_vf: c, in units of the reward.
+
+    Raises:
+        ValueError: ``clip_range_vf`` is not positive.
+    """
+    if clip_range_vf is not None and not clip_range_vf > 0:
+        raise ValueError(f"clip_range_vf={clip_range_vf}: expected a positive number, or null")
+    valid = weights > 0
+    returns = torch.where(valid, returns, 0.0)  # a weight of 0 would not hide a NaN
+    values = torch.where(valid, values, 0.0)
+    error = (values - returns).square()
+    if clip_range_vf is None:
+        return ValueLoss((weights * error).sum(), None)
+    old_values = torch.where(valid, old_values, 0.0)
+    # V_old + clip(V - V_old, -c, c), but exactly V within the range; where it bounds it is a
+    # constant, so autograd need not pass through it
+    nearer = values.detach().clamp(old_values - clip_range_vf, old_values + clip_range_vf)
+    bound = (nearer - returns).square()
+    bounded = bound > error
+    loss = (weights * torch.where(bounded, bound, error)).sum()
+    return ValueLoss(loss, bounded.sum() / valid.sum().clamp(min=1))
