@@ -1,4 +1,4 @@
-"""Log-probabilities of completions, with their gradient.
+"""Log-probabilities of completions, and values of a critic on the same trunk, with their gradient.
 
 Three things keep them cheap. Of a prompt and its group, only what differs is computed more than
 once: a group is one row, ``[prompt, completion 1, ..., completion G]``, in which each completion
@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from grpo_bench.lm.completions import CausalLM, Completions, additive_mask, pad_prompts
 from grpo_bench.lm.sampling import tempered
@@ -32,6 +33,7 @@ class TokenLogp(NamedTuple):
 
     logp: Tensor  # (n, T) float32
     entropy: Tensor | None  # (n, T) float32, of the distribution it was drawn from, in nats
+    value: Tensor | None  # (n, T) float32, of the state in which it was drawn
 
 
 def completion_logprobs(
@@ -42,6 +44,7 @@ def completion_logprobs(
     *,
     share_prefix: bool = True,
     entropy: bool = False,
+    value_head: nn.Module | None = None,
     chunk: int = 128,
 ) -> TokenLogp:
     """log softmax(logits / temperature) of the tokens of completions, in float32.
@@ -53,6 +56,8 @@ def completion_logprobs(
         share_prefix: a prompt goes through the network once for its group, instead of once for
             each completion. The same values and gradients up to rounding.
         entropy: whether to give it as well.
+        value_head: hidden states (m, width) float32 to values (m, 1); with one, values are given as
+            well, from the same pass of the network.
         chunk: positions that meet the head at a time: so many x vocabulary numbers in float32,
             about four times.
 
@@ -60,20 +65,9 @@ def completion_logprobs(
         ValueError: an argument out of its range, or numbers of prompts and completions that do not
             go together.
     """
-    group_size = completions.group_size
-    if len(prompts) * group_size != len(completions.ids):
-        raise ValueError(
-            f"{len(prompts)} prompts and {len(completions.ids)} completions in groups of "
-            f"{group_size}: expected {len(prompts) * group_size} completions"
-        )
     if not temperature > 0:
         raise ValueError(f"temperature={temperature}: expected a positive number")
-    if not share_prefix:
-        prompts = [prompt for prompt in prompts for _ in range(group_size)]
-        group_size = 1
-    rows = pack(prompts, completions, group_size)
-    hidden = _hidden_states(model, rows, causal=group_size == 1).flatten(0, 1)
-    hidden = hidden.index_select(0, rows.source)  # (m, width)
+    hidden = predicting_states(model.get_decoder(), prompts, completions, share_prefix)
     mask = completions.mask
     targets = completions.ids[mask]  # (m,)
     head = model.get_output_embeddings()
@@ -83,8 +77,57 @@ def completion_logprobs(
         for states, ids in zip(hidden.split(chunk), targets.split(chunk), strict=True)
     ]
     columns = [torch.cat(column) for column in zip(*parts, strict=True)]  # (m,) each
-    padded = [c.new_zeros(mask.shape).masked_scatter(mask, c) for c in columns]
-    return TokenLogp(padded[0], padded[1] if entropy else None)
+    return TokenLogp(
+        padded(columns[0], mask),
+        padded(columns[1], mask) if entropy else None,
+        None if value_head is None else state_values(value_head, hidden, mask),
+    )
+
+
+def state_values(head: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
+    """Values (n, T) in float32, 0 outside the mask, of hidden states (m, width) of any type."""
+    return padded(head(hidden.float()).squeeze(-1), mask)
+
+
+def padded(column: Tensor, mask: Tensor) -> Tensor:
+    """Numbers of the m tokens in the mask (n, T), in order, at their places; 0 elsewhere."""
+    return column.new_zeros(mask.shape).masked_scatter(mask, column)
+
+
+def predicting_states(
+    decoder: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    completions: Completions,
+    share_prefix: bool = True,
+) -> Tensor:
+    """Hidden states (m, width) that predict the m tokens of the completions, in order: a token's is
+    that of the token before it, of a first token that of the prompt's last.
+
+    Args:
+        decoder: a model without its head.
+        prompts, completions, share_prefix: see ``completion_logprobs``.
+
+    Raises:
+        ValueError: numbers of prompts and completions that do not go together.
+    """
+    group_size = completions.group_size
+    if len(prompts) * group_size != len(completions.ids):
+        raise ValueError(
+            f"{len(prompts)} prompts and {len(completions.ids)} completions in groups of "
+            f"{group_size}: expected {len(prompts) * group_size} completions"
+        )
+    if not share_prefix:
+        prompts = [prompt for prompt in prompts for _ in range(group_size)]
+        group_size = 1
+    rows = pack(prompts, completions, group_size)
+    causal = group_size == 1  # one completion a row, which attention needs no mask for
+    hidden = decoder(
+        input_ids=rows.ids,
+        position_ids=None if causal else rows.position,
+        attention_mask=None if causal else group_mask(rows.segment, decoder.dtype),
+        use_cache=False,
+    ).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, rows.source)
 
 
 class Packed(NamedTuple):
@@ -134,16 +177,6 @@ def group_mask(segment: Tensor, dtype: torch.dtype) -> Tensor:
     in its own segment and in the prompt. (P, 1, S, S), first the one that looks."""
     seen = (segment[:, :, None] == segment[:, None, :]) | (segment[:, None, :] == 0)
     return additive_mask(~seen.tril()[:, None], dtype)
-
-
-def _hidden_states(model: CausalLM, rows: Packed, causal: bool) -> Tensor:
-    """(P, S, width). ``causal``: one completion a row, which attention needs no mask for."""
-    return model.get_decoder()(
-        input_ids=rows.ids,
-        position_ids=None if causal else rows.position,
-        attention_mask=None if causal else group_mask(rows.segment, model.dtype),
-        use_cache=False,
-    ).last_hidden_state
 
 
 def _chunk(

@@ -61,7 +61,7 @@ def ours_and_plain(model, **options):
     theirs = plain(model, PROMPTS, completions(), TEMPERATURE)
     torch.testing.assert_close(ours.logp, theirs[0], rtol=0, atol=2e-5)
     torch.testing.assert_close(ours.entropy, theirs[1], rtol=0, atol=2e-5)
-    ours, theirs = gradients(model, loss_of(*ours)), gradients(model, loss_of(*theirs))
+    ours, theirs = gradients(model, loss_of(*ours[:2])), gradients(model, loss_of(*theirs))
     assert theirs.norm() > 1
     assert (ours - theirs).norm() < 1e-5 * theirs.norm()
 
@@ -109,7 +109,7 @@ def test_bfloat16_is_as_near_to_float32_as_plain_is():
     theirs = gradients(model, loss_of(*plain(model, PROMPTS, completions(), 0.7)))
     ours = completion_logprobs(model, PROMPTS, completions(), 0.7, entropy=True)
     assert ours.logp.dtype == ours.entropy.dtype == torch.float32
-    ours = gradients(model, loss_of(*ours))
+    ours = gradients(model, loss_of(*ours[:2]))
     assert (ours - exact).norm() < 1.5 * (theirs - exact).norm()
     assert (theirs - exact).norm() < 0.1 * exact.norm()
 
@@ -118,16 +118,15 @@ def test_bfloat16_is_as_near_to_float32_as_plain_is():
 def test_micro_batches_add_up(budget):
     """The gradient of all groups at once is the sum over micro-batches of groups."""
     model, whole = tiny_llama(), completions()
-    expected = gradients(
-        model, loss_of(*completion_logprobs(model, PROMPTS, whole, 0.7, entropy=True))
-    )
+    at_once = completion_logprobs(model, PROMPTS, whole, 0.7, entropy=True)
+    expected = gradients(model, loss_of(at_once.logp, at_once.entropy))
     batches = micro_batches(group_tokens(PROMPTS, whole), budget)
     assert (len(batches) == 1) == (budget == 1000)
     total = torch.zeros_like(expected)
     for batch in batches:
         rows = [group * GROUP + member for group in batch for member in range(GROUP)]
         part, prompts = whole.of_groups(batch), [PROMPTS[group] for group in batch]
-        logp, entropy = completion_logprobs(model, prompts, part, 0.7, entropy=True)
+        logp, entropy, _ = completion_logprobs(model, prompts, part, 0.7, entropy=True)
         w = weights()[:, rows]
         total += gradients(model, (w[0] * logp).sum() + (w[1] * entropy).sum())
     assert (total - expected).norm() < 1e-5 * expected.norm()
@@ -138,15 +137,16 @@ def test_on_policy_the_ratio_is_one(share_prefix):
     """The trainer's log-probabilities are those of generation, at its temperature."""
     model = tiny_llama()
     made = generate(model, PROMPTS, 4, 10, 1.3, [EOS, 7, 9], torch.Generator().manual_seed(0))
-    logp, entropy = completion_logprobs(model, PROMPTS, made, 1.3, share_prefix=share_prefix)
-    torch.testing.assert_close(logp, made.logp, rtol=0, atol=2e-5)
-    assert entropy is None
+    found = completion_logprobs(model, PROMPTS, made, 1.3, share_prefix=share_prefix)
+    torch.testing.assert_close(found.logp, made.logp, rtol=0, atol=2e-5)
+    assert found.entropy is None
+    assert found.value is None
 
 
 def test_without_gradient():
     with torch.no_grad():
-        logp, _ = completion_logprobs(tiny_llama(), PROMPTS, completions(), 1.0)
-    assert not logp.requires_grad
+        found = completion_logprobs(tiny_llama(), PROMPTS, completions(), 1.0)
+    assert not found.logp.requires_grad
 
 
 # -- what it costs --------------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def test_only_what_differs_goes_through_the_network():
     model, fed, headed = tiny_llama(), [], []
     model.model.embed_tokens.register_forward_hook(lambda m, x, y: fed.append(x[0].numel()))
     model.lm_head.register_forward_hook(lambda m, x, y: headed.append(len(x[0])))
-    logp, _ = completion_logprobs(model, PROMPTS, completions(), 1.0, chunk=10)
+    found = completion_logprobs(model, PROMPTS, completions(), 1.0, chunk=10)
     # 4 + 3 + 0 + 5, 1 + 1 + 1 + 1, 7 + 0 + 0 + 0 and 2 + 4 + 5 + 2 tokens
     assert group_tokens(PROMPTS, completions()) == [12, 4, 7, 13]
     assert fed == [4 * 13]
     assert headed == [10, 10, 10, 4]
-    logp.sum().backward()
+    found.logp.sum().backward()
     assert sorted(headed) == sorted(2 * [10, 10, 10, 4])
 
 
