@@ -61,6 +61,21 @@ def adapters(model: PreTrainedModel) -> list[BaseTunerLayer]:
     return [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
 
 
+def base_of(model: PreTrainedModel, *, share: bool) -> PreTrainedModel:
+    """The model without its adapters, in modules of its own.
+
+    Its weights are copies, or with ``share`` the very tensors of the model: then it costs nothing,
+    and other adapters that are put into it are its own. (Two sets of adapters in one module would
+    have to be switched, and switched back before a checkpointed layer is computed again.)
+    """
+    tensors = (*model.parameters(), *model.buffers())
+    base = deepcopy(model, {id(tensor): tensor for tensor in tensors} if share else None)
+    for name, module in list(base.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            base.set_submodule(name, module.get_base_layer())
+    return base
+
+
 class Reference:
     """The policy as it was when this was made, which is before its first update.
 
