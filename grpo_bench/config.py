@@ -32,7 +32,7 @@ def resolved(config: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise ValueError(str(error).splitlines()[0]) from None
     values = dict(_leaves(plain, ""))
-    for name in REQUIRED:
+    for name in (*REQUIRED, *(REQUIRED_LM if "model" in plain else REQUIRED_GYM)):
         if name not in values:
             raise ValueError(f"{name}: missing, expected a value")
     return _checked(plain, "")
@@ -95,7 +95,15 @@ RULES: dict[str, Rule] = {
     "budget.transitions": COUNT,
     "budget.evaluations": COUNT,
     "*.learning_rate": RATE,
-    **{f"env.train.{name}": COUNT for name in ("episodes", "n_steps", "minibatches", "n_epochs")},
+    **{
+        f"env.train.{name}": COUNT
+        for name in ("episodes", "n_steps", "minibatches", "n_epochs", "group_size", "max_tokens")
+    },
+    "env.examples": SEED,
+    "env.generation.max_new_tokens": COUNT,
+    "env.generation.temperature": RATE,
+    "env.evaluation.batch_size": COUNT,
+    "env.shuffled_rewards": FLAG,
     "env.transitions.*": COUNT,
     "env.warmup.noise": (
         "a number from 0 to 1",
@@ -126,6 +134,19 @@ RULES: dict[str, Rule] = {
     "algo.nan_reward": TEXT,
     **{f"algo.{name}": FLAG for name in ("mask_truncated", "mixed_start")},
     "algo.*": SETTING,
+    "model": ("a choice such as model=smollm2_135m", lambda value: False),  # it is a group
+    "model.lora.rank": SEED,
+    "model.lora.alpha": COUNT,
+    "model.lora.target_modules": (
+        "all-linear, or a list of names of layers",
+        lambda value: (
+            value == "all-linear"
+            or (isinstance(value, list) and value != [] and all(isinstance(v, str) for v in value))
+        ),
+    ),
+    "model.gradient_checkpointing": FLAG,
+    "model.save": FLAG,
+    "model.*": TEXT,
     "timeout_s": (
         "a number of seconds, more than 0, or null",
         lambda value: value is None or (_is_number(value) and value > 0),
@@ -139,9 +160,13 @@ RULES: dict[str, Rule] = {
 
 REQUIRED = (
     *(f"{group}.name" for group in ("env", "algo", "budget")),
-    *(f"env.{name}" for name in ("id", "policy", "network.body")),
-    *(f"env.train.{name}" for name in ("episodes", "n_steps")),
+    *("env.id", "env.train.episodes"),
     *(f"algo.{name}" for name in ("kind", "learning_rate", "minibatches", "n_epochs")),
     *("budget.transitions", "budget.evaluations"),
     *("seed", "threads", "device", "results", "timeout_s"),
+)
+REQUIRED_GYM = ("env.policy", "env.network.body", "env.train.n_steps")
+REQUIRED_LM = (
+    *("model.name", "model.source", "model.lora.rank"),
+    *("env.generation.max_new_tokens", "env.train.group_size"),
 )

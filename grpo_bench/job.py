@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,11 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
     if run is None:
         return folder
     with run:
+        if "model" in config:
+            from grpo_bench.lm.run import learn  # transformers: seconds, and an extra
+
+            learn(run, config, device, news)
+            return folder
         phases = Phases(device)
         with phases("setup"):
             model = make_model(config, device)
@@ -83,13 +89,43 @@ def check(config: Config) -> None:
         ValueError: names what is wrong with the configuration.
     """
     device_of(config["device"])
+    check_track(config)
     who = f"env={config['env']['name']} algo={config['algo']['name']}"
     try:
+        if "model" in config:
+            from grpo_bench.lm.trainer import check_config
+
+            check_config(config)
+            return
         make_model(config, "cpu")
         if config["env"]["warmup"] is not None:
             check_warmup(task_of(config["env"]), config["env"])
     except (AssertionError, MemoryError, TypeError, ValueError, gym.error.Error) as error:
         raise ValueError(f"{who}: {error or type(error).__name__}") from error
+
+
+def check_track(config: Config) -> None:
+    """That a language model is there exactly where the environment asks one.
+
+    Raises:
+        ValueError: it is not, or transformers is not installed.
+    """
+    env = config["env"]
+    if "model" not in config:
+        if "generation" in env:
+            raise ValueError(
+                f"env={env['name']} asks a language model: expected one, such as model=smollm2_135m"
+            )
+        return
+    if "generation" not in env:
+        raise ValueError(
+            f"env={env['name']} with model={config['model']['name']}: expected an environment that "
+            "asks a language model, such as env=arithmetic_text, or no model"
+        )
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError(
+            f"model={config['model']['name']}: needs transformers, pip install 'grpo-bench[lm]'"
+        )
 
 
 def device_of(name: str) -> str:

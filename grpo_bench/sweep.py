@@ -146,5 +146,7 @@ def in_turns(configs: list[Config]) -> list[int]:
 
 def work(config: Config) -> int:
     """How long a run takes, as far as an order needs it: tokens read if each of its transitions
-    reads a whole episode."""
+    reads a whole episode. Those of language models, of which each is a pass, are all longer."""
+    if "model" in config:
+        return config["budget"]["transitions"] * 10**6
     return config["budget"]["transitions"] * config["env"]["train"]["n_steps"]

@@ -57,8 +57,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("grpo_envs", "grpo_bench.optimizer", "grpo_bench.seeds", "grpo_bench.vec_env"),
     },
     "grpo_bench.lm": {
-        *("torch", "transformers", "peft", "safetensors", "filelock"),
+        *("numpy", "torch", "gymnasium", "transformers", "peft", "safetensors", "filelock"),
         *("tokenizers", "bitsandbytes"),
+        *("grpo_envs", "grpo_bench.grpo", "grpo_bench.meter", "grpo_bench.records"),
+        "grpo_bench.seeds",
     },
     "grpo_bench.enumeration": {
         *("numpy", "torch", "pandas", "stable_baselines3"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from grpo_envs.scalar import TaskEnv
-from grpo_envs.scoring import Verdict, value_equals
+from grpo_envs.scoring import Verdict, reply_equals, value_equals
 from grpo_envs.task import BoolArray, FloatArray, IntArray, Outcome
 from grpo_envs.token_judge import TokenJudge, value_judge
 from grpo_envs.tokens import TokenTask
@@ -32,8 +33,15 @@ class ArithmeticTask(TokenTask):
     def _pay(self, accuracy: FloatArray, formed: FloatArray, terminated: BoolArray) -> Outcome:
         return Outcome(accuracy, terminated, accuracy, {"accuracy": accuracy})
 
+    def score_replies(self, ids: IntArray, replies: Sequence[str]) -> Outcome:
+        """The last number in a reply is its answer."""
+        return self._score(ids, replies, self._judge_reply)
+
     def _judge_text(self, completion: str, answer: str) -> Verdict:
         return Verdict(float(value_equals(completion, answer)), 1.0)
+
+    def _judge_reply(self, reply: str, answer: str) -> Verdict:
+        return Verdict(float(reply_equals(reply, answer)), 1.0)
 
     def _completion_slots(
         self, expression: IntArray, value: IntArray, rng: np.random.Generator, noise: float

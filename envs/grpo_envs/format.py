@@ -10,13 +10,14 @@ import numpy as np
 
 from grpo_envs.scalar import TaskEnv
 from grpo_envs.scoring import TAGS, Verdict, judge
-from grpo_envs.task import BoolArray, FloatArray, IntArray, Outcome
+from grpo_envs.task import BoolArray, Chat, FloatArray, IntArray, Outcome
 from grpo_envs.token_judge import TokenJudge, structure_judge
 from grpo_envs.tokens import TokenTask
 from grpo_envs.vector import TaskVectorEnv
 from grpo_envs.vocabulary import PAD, TOKEN_ID
 
 _SLACK = 3  # tokens beyond the longest demonstration, so that a small detour can still end right
+_FORM = "<reasoning>...</reasoning><answer>...</answer>"
 _TAG_IDS = np.array([TOKEN_ID[tag] for tag in TAGS])
 
 
@@ -49,6 +50,28 @@ class FormatTask(TokenTask):
             for text in self.expressions(ids)
         ]
 
+    def chats(self, ids: IntArray, examples: int = 0) -> list[Chat]:
+        """Without examples the form is described in words. With them a system message shows it, and
+        training problems, the same ones before every problem, are answered in it; the question is
+        then asked alone."""
+        if not examples:
+            return super().chats(ids)
+        shown = self._shown(examples)
+        before: Chat = [{"role": "system", "content": f"Answer in this form: {_FORM}"}]
+        for text, answer in zip(
+            self.expressions(shown), self.problems.answers(shown).tolist(), strict=True
+        ):
+            reply = f"<reasoning>{text} = {answer}</reasoning><answer>{answer}</answer>"
+            before += [_asked(text), {"role": "assistant", "content": reply}]
+        return [[*before, _asked(text)] for text in self.expressions(ids)]
+
+    def _shown(self, examples: int) -> IntArray:
+        """Training problems to show, the same ones always: from the middle of the frozen list."""
+        there = self.problem_ids("train")
+        if not 0 <= examples <= len(there) // 2:
+            raise ValueError(f"examples={examples}: expected 0 to {len(there) // 2}")
+        return there[len(there) // 2 :][:examples]
+
     def _completion_lengths(self) -> tuple[int, int]:
         longest = 4 + self.expression_tokens + self.answer_tokens + 1  # four tags and EOS
         return longest, longest + _SLACK
@@ -73,6 +96,10 @@ class FormatTask(TokenTask):
         value, shape = "right" if accuracy else "wrong", "well" if formed else "not well"
         success = "right" if accuracy and formed else "wrong"
         return f"{success}: {value} value, {shape} formed; the answer is {answer}"
+
+
+def _asked(expression: str) -> dict[str, str]:
+    return {"role": "user", "content": f"What is {expression}?"}
 
 
 class FormatEnv(TaskEnv):

@@ -8,6 +8,7 @@ The rules, in words:
 - *accuracy* looks at the single answer block outside the reasoning: from ``<answer>`` to the next
   ``</answer>``. With none, or more than one, it is wrong. What a reasoning block holds is ignored;
   one that is never closed hides all that follows; an ``<answer>`` that is never closed is no block.
+- *a reply* in free words is judged by the last number in it, whatever stands around it.
 - a *value* is an optional sign (``+``, ``-`` or the typographic minus), ASCII digits, thousands
   separators only where they belong, an optional decimal part; or a fraction in lowest terms with a
   denominator above 1. White space around it is ignored. Values are compared exactly.
@@ -193,6 +194,23 @@ def _decimal_places(q: int) -> int | None:
 def value_equals(text: str, answer: str) -> bool:
     """Whether ``text`` as a whole is a value equal to the exact ``answer``."""
     return parse_value(text) in right_values(answer)
+
+
+# -- replies --------------------------------------------------------------------------------------
+
+# A sign belongs to the number it touches, unless it touches something on its left: "12-5" has a 5.
+_NUMBER = re.compile(r"(?<![\w)])[-+−]?[0-9][0-9,]*(?:[./][0-9]+)?|[0-9][0-9,]*(?:[./][0-9]+)?")
+
+
+def last_number(reply: str) -> str:
+    """The last number in a text, as it stands there but for a comma after it; "" without one."""
+    found = _NUMBER.findall(reply)
+    return found[-1].rstrip(",") if found else ""
+
+
+def reply_equals(reply: str, answer: str) -> bool:
+    """Whether the last number in a reply, as in "17+25 is 42.", equals the exact ``answer``."""
+    return value_equals(last_number(reply), answer)
 
 
 # -- completions ----------------------------------------------------------------------------------

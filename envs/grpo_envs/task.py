@@ -32,6 +32,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 State = dict[str, NDArray[Any]]
+Chat = list[dict[str, str]]  # messages with a role and a content, as chat templates take them
 Observation = Any  # an array, or a dict of arrays, with the batch as the first axis
 
 MAX_ID = 2**53  # ids travel through ``info`` as Python floats: exact up to here
@@ -110,6 +111,24 @@ class Task(ABC):
     @abstractmethod
     def score_texts(self, ids: IntArray, completions: Sequence[str]) -> Outcome:
         """Judge one completion for each problem: the same reward as the tokens would get."""
+
+    def chats(self, ids: IntArray, examples: int = 0) -> list[Chat]:
+        """Each problem as a conversation that a chat model is to go on with.
+
+        Args:
+            examples: so many problems, with their answers, come before it.
+
+        Raises:
+            ValueError: the task has fewer examples.
+        """
+        if examples:
+            raise ValueError(f"examples={examples}: expected 0, {type(self).__name__} has none")
+        return [[{"role": "user", "content": prompt}] for prompt in self.prompts(ids)]
+
+    def score_replies(self, ids: IntArray, replies: Sequence[str]) -> Outcome:
+        """Judge what a chat model answers to ``chats``. It may say more than the answer, where a
+        task can tell what the answer is; else this is ``score_texts``."""
+        return self.score_texts(ids, replies)
 
     # -- what a score means -----------------------------------------------------------------------
 

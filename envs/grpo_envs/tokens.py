@@ -13,7 +13,7 @@ written, and a batch of n episodes costs a handful of operations on arrays of n.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -165,12 +165,18 @@ class TokenTask(Task):
         return [decode(row[row != PAD]) for row in self.problems.slots(ids)]
 
     def score_texts(self, ids: IntArray, completions: Sequence[str]) -> Outcome:
-        if len(ids) != len(completions):
+        return self._score(ids, completions, self._judge_text)
+
+    def _score(
+        self, ids: IntArray, texts: Sequence[str], judge: Callable[[str, str], Verdict]
+    ) -> Outcome:
+        """Judge one text for each problem, against its answer."""
+        if len(ids) != len(texts):
             raise ValueError(
-                f"{len(completions)} completions of {len(ids)} problems: expected one for each"
+                f"{len(texts)} completions of {len(ids)} problems: expected one for each"
             )
         answers = map(str, self.problems.answers(ids).tolist())
-        verdicts = list(map(self._judge_text, completions, answers))
+        verdicts = list(map(judge, texts, answers))
         accuracy, formed = np.array(verdicts, dtype=np.float64).reshape(-1, 2).T
         return self._pay(accuracy, formed, np.ones(len(ids), dtype=bool))
 

@@ -29,6 +29,8 @@ def why_alone(config: Config) -> str:
     """Why runs of a configuration cannot share a process; "" if they can."""
     if config["algo"]["kind"] != "grpo":
         return f"algo.kind={config['algo']['kind']} is not GRPO"
+    if "model" in config:
+        return "it trains a language model"
     if config["env"]["network"]["body"] != "mlp":
         return f"env.network.body={config['env']['network']['body']} has no batched form"
     if device_of(config["device"]) != "cpu":

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from grpo_bench.grpo.advantages import group_std, without_spread
-from grpo_bench.grpo.rollout import Rollout
 
 SIZES = np.arange(2, 1025)  # group sizes that are looked at
+
+
+class Played(Protocol):
+    """What is looked at of a rollout: here those of the Gym track and of language models."""
+
+    @property
+    def returns(self) -> Tensor:
+        """(n_groups, G)"""
+
+    @property
+    def mask(self) -> Tensor:
+        """(n_rollouts, T) bool, the transitions that there are."""
+
+    @property
+    def success(self) -> NDArray[np.float64]:
+        """(n_rollouts,) 1.0 where it is right; NaN where that is unknown."""
 
 
 def expected_flat_share(success_rate: float, group_size: Any) -> Any:
@@ -39,7 +57,7 @@ def best_group_size(success_rate: float) -> int | None:
     return int(SIZES[np.argmax(yield_per_rollout(success_rate, SIZES))])
 
 
-def spread_metrics(played: list[Rollout]) -> dict[str, float]:
+def spread_metrics(played: Sequence[Played]) -> dict[str, float]:
     """What to log of an iteration's groups, those that dynamic sampling replaced included.
 
     ``zero_std_frac``: share of the groups whose returns are all equal; ``group_std``: mean

@@ -69,8 +69,7 @@ def load_model(
     Raises:
         ValueError: names the argument that is wrong, or says why the model is not there.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"model.dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
+    check_source(source, dtype)
     if source in SHAPES:
         model = random_model(source, DTYPES[dtype], device, seed)
         tokenizer: PreTrainedTokenizerBase = byte_tokenizer()
@@ -85,6 +84,24 @@ def load_model(
     if gradient_checkpointing:
         model.activation_checkpointing_enable()
     return LanguageModel(model.train(), tokenizer, eos_ids(model, tokenizer))
+
+
+def check_source(source: str, dtype: str) -> None:
+    """What can be seen of a model without loading it.
+
+    Raises:
+        ValueError: as ``load_model``.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"model.dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
+    if source == SMOLLM2:
+        gguf_file()
+    elif source not in SHAPES:
+        offline = os.environ.get("HF_HUB_OFFLINE") != "0"
+        try:
+            AutoConfig.from_pretrained(source, local_files_only=offline)
+        except (OSError, ValueError) as error:
+            raise _absent(source, offline, error) from error
 
 
 def pretrained(
@@ -105,12 +122,15 @@ def pretrained(
         )
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=offline)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"model.source={source}: {_why_not(source, offline)} ({str(error).splitlines()[0]})"
-        ) from error
+        raise _absent(source, offline, error) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _absent(source: str, offline: bool, error: Exception) -> ValueError:
+    reason = str(error).splitlines()[0]
+    return ValueError(f"model.source={source}: {_why_not(source, offline)} ({reason})")
 
 
 def _why_not(source: str, offline: bool) -> str:

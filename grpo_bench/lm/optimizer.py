@@ -133,16 +133,16 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 def make_optimizer(
-    name: str, model: nn.Module, learning_rate: float, weight_decay: float = 0.0
+    name: str, weights: Iterable[nn.Parameter], learning_rate: float, weight_decay: float = 0.0
 ) -> Optimizer:
-    """The optimiser by a name in ``OPTIMIZERS``, of all weights of the model that are trained.
+    """The optimiser by a name in ``OPTIMIZERS``, of those of the weights that are trained.
 
     Raises:
         ValueError: there is none of that name, or it cannot run here, or nothing is trained.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    trained = [weight for weight in weights if weight.requires_grad]
     if not trained:
         raise ValueError("model: nothing in it is trained, expected a weight that requires_grad")
     return OPTIMIZERS[name](trained, lr=learning_rate, weight_decay=weight_decay)

@@ -176,7 +176,7 @@ def test_its_bytes(dtype: torch.dtype, each: int) -> None:
 def test_the_optimiser_has_the_weights_that_are_trained() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     model[0].requires_grad_(False)
-    optimizer = make_optimizer("adamw", model, 0.25, weight_decay=0.5)
+    optimizer = make_optimizer("adamw", model.parameters(), 0.25, weight_decay=0.5)
     (group,) = optimizer.param_groups
     assert isinstance(optimizer, MasterAdamW)
     assert [group["lr"], group["weight_decay"]] == [0.25, 0.5]
@@ -185,15 +185,15 @@ def test_the_optimiser_has_the_weights_that_are_trained() -> None:
 
 def test_names_that_are_wrong() -> None:
     with pytest.raises(ValueError, match=r"'sgd': expected one of adamw, adamw_8bit"):
-        make_optimizer("sgd", nn.Linear(1, 1), 0.1)
+        make_optimizer("sgd", nn.Linear(1, 1).parameters(), 0.1)
     with pytest.raises(ValueError, match="nothing"):
-        make_optimizer("adamw", nn.Linear(1, 1).requires_grad_(False), 0.1)
+        make_optimizer("adamw", nn.Linear(1, 1).requires_grad_(False).parameters(), 0.1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_eight_bits_need_a_gpu() -> None:
     with pytest.raises(ValueError, match="'adamw_8bit': needs a CUDA device; without one"):
-        make_optimizer("adamw_8bit", nn.Linear(1, 1), 0.1)
+        make_optimizer("adamw_8bit", nn.Linear(1, 1).parameters(), 0.1)
 
 
 @pytest.mark.gpu

@@ -300,7 +300,7 @@ def test_the_policy_comes_back_after_an_error() -> None:
 def test_without_lora_the_reference_is_a_frozen_copy(dtype: str) -> None:
     policy = load_model("tiny", dtype=dtype).model
     reference, before = Reference(policy), logits(policy)
-    optimizer = make_optimizer("adamw", policy, 1e-2)
+    optimizer = make_optimizer("adamw", policy.parameters(), 1e-2)
     gradients(policy)
     optimizer.step()
     assert not torch.equal(logits(policy), before)
@@ -317,7 +317,7 @@ def test_a_step_of_lora_moves_the_adapters_alone() -> None:
     disturb(policy)
     before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
     gradients(policy)
-    make_optimizer("adamw", policy, 1e-2).step()
+    make_optimizer("adamw", policy.parameters(), 1e-2).step()
     moved = {n for n, p in policy.named_parameters() if not torch.equal(p, before[n])}
     assert moved == {name for name in before if "lora_" in name}
 

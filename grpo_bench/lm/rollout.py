@@ -1,0 +1,73 @@
+"""What one iteration plays: groups of completions of problems, and what they are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from grpo_bench.lm.completions import Completions
+from grpo_envs.task import IntArray, Outcome
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """P problems, ``group_size`` completions of each, n in all, in group order."""
+
+    problem_ids: IntArray  # (P,)
+    prompts: list[list[int]]  # token ids of each problem
+    completions: Completions  # n
+    texts: list[str]  # n
+    outcome: Outcome  # of (n,) arrays
+
+    @property
+    def group_size(self) -> int:
+        """G."""
+        return self.completions.group_size
+
+    @property
+    def returns(self) -> Tensor:
+        """Reward of each completion, (P, G) float32 on the host."""
+        rewards = torch.from_numpy(self.outcome.reward.astype(np.float32))
+        return rewards.view(-1, self.group_size)
+
+    @property
+    def success(self) -> NDArray[np.float64]:
+        """1.0 where a completion is right, (n,)."""
+        return self.outcome.success
+
+    @property
+    def mask(self) -> Tensor:
+        """The tokens that were drawn, (n, T) bool."""
+        return self.completions.mask
+
+    def of_groups(self, groups: list[int]) -> Rollout:
+        """Some of the groups, in that order."""
+        members = np.arange(self.group_size)
+        rows = (np.asarray(groups, dtype=np.int64)[:, None] * self.group_size + members).ravel()
+        outcome = self.outcome
+        return Rollout(
+            self.problem_ids[groups],
+            [self.prompts[g] for g in groups],
+            self.completions.of_groups(groups),
+            [self.texts[row] for row in rows],
+            Outcome(
+                outcome.reward[rows],
+                outcome.terminated[rows],
+                outcome.success[rows],
+                {name: values[rows] for name, values in outcome.components.items()},
+            ),
+        )
+
+
+def rollout_metrics(rollout: Rollout) -> dict[str, float]:
+    """Means over the completions; names as SB3's, tokens for steps."""
+    return {
+        "rollout/ep_rew_mean": float(rollout.outcome.reward.mean()),
+        "rollout/ep_len_mean": float(rollout.completions.length.float().mean()),
+        "rollout/success_rate": float(rollout.success.mean()),
+        "rollout/truncated_frac": float(rollout.completions.truncated.float().mean()),
+    }

@@ -1,0 +1,198 @@
+"""A run of a language model, from its configuration to its record."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grpo_bench.lm.evaluation import Evaluation, evaluate
+from grpo_bench.lm.rollout import Rollout
+from grpo_bench.lm.trainer import Trainer, make_trainer
+from grpo_bench.meter.clock import Phases
+from grpo_bench.meter.memory import (
+    gradient_bytes,
+    module_bytes,
+    optimizer_bytes,
+    peak_bytes,
+    reset_peak,
+    resident_bytes,
+)
+from grpo_bench.records import Run
+from grpo_envs.task import Split
+
+TRAINING = ("generation", "scoring", "logprobs", "critic", "update")  # phases of a training second
+SAMPLE = 24  # characters of a completion that progress shows
+News = Callable[[str, float, float], None]  # as ``grpo_bench.job.News``
+
+
+def learn(run: Run, config: dict[str, Any], device: str, news: News) -> None:
+    """Train the model of a claimed run, and write its record: what every run has, and
+    ``completions.jsonl``, some answers of each evaluation; with ``model.save`` the trained model in
+    ``checkpoint``."""
+    phases = Phases(device)
+    with phases("setup"):
+        trainer = make_trainer(config, device, phases=phases)
+    recorder = LanguageRecorder(run, trainer, config)
+    total = config["budget"]["transitions"]
+    try:
+        recorder.start()
+        while recorder.tokens < total:
+            share = recorder.tokens / total
+            if recorder.tokens and share >= recorder.evaluated / config["budget"]["evaluations"]:
+                recorder.evaluate("validation")
+            rollout = trainer.collect()
+            recorder.tokens += int(rollout.mask.sum())
+            recorder.log(trainer.update(rollout, remaining=1.0 - share))
+            news(stage(rollout), min(recorder.tokens / total, 1.0), recorder.success)
+    finally:
+        if trainer.doctor.findings:
+            run.extra["findings"] = list(trainer.doctor.findings.values())
+    recorder.finish()
+
+
+def stage(rollout: Rollout) -> str:
+    """An iteration in a few words: mean reward, mean length, a completion."""
+    sample = rollout.texts[0].replace("\n", " ")[:SAMPLE]
+    return (
+        f"reward {rollout.outcome.reward.mean():.2f}, "
+        f"{rollout.completions.length.float().mean():.0f} tokens, {sample!r}"
+    )
+
+
+class LanguageRecorder:
+    """What ``Recorder`` is in the Gym track: metrics, evaluations, time and memory. A transition is
+    a token.
+
+    Time counts by phase (see ``Trainer``), and evaluations apart.
+    """
+
+    def __init__(self, run: Run, trainer: Trainer, config: dict[str, Any]) -> None:
+        self.run, self.trainer, self.env = run, trainer, config["env"]
+        self.save = config["model"]["save"]
+        self.phases = trainer.phases
+        self.device = trainer.lm.model.device
+        self.tokens = 0
+        self.evaluated = 0  # evaluations on validation so far
+        self.success = math.nan
+        self.peak_before = 0
+        self.start_bytes = 0
+        self.lines: list[str] = []
+
+    def start(self) -> None:
+        """What the model does before it is trained."""
+        self.evaluate("validation")
+        self.peak_before, self.start_bytes = peak_bytes(self.device), resident_bytes()
+        reset_peak(self.device)
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """Metrics at this moment of training."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        peak = max(self.peak_before, peak_bytes(self.device))
+        self.run.log(self.tokens, self.trainer.gradient_steps, self.train_seconds, peak, finite)
+
+    def evaluate(self, split: Split) -> None:
+        """Greedy answers to all problems of a split; on the test split sampled ones as well."""
+        self._record(split, self._answers(split, 0.0))
+        if split == "validation":
+            self.evaluated += 1
+            self.run.flush()
+        else:
+            sampled = self._answers(split, self.env["generation"]["temperature"])
+            self._record(f"{split}_sampled", sampled)
+
+    def finish(self) -> None:
+        """The last evaluations, the totals of time and memory, and the model."""
+        memory = {
+            "memory/start_bytes": self.start_bytes,
+            "memory/train_peak_bytes": peak_bytes(self.device),
+            **component_bytes(self.trainer),
+        }
+        memory["memory/peak_bytes"] = max(self.peak_before, memory["memory/train_peak_bytes"])
+        self.evaluate("validation")
+        self.evaluate("test")
+        seconds = {f"time/{name}_seconds": value for name, value in self.phases.seconds.items()}
+        speed = self.tokens / self.train_seconds
+        task = self.trainer.task.task
+        self.log(
+            {
+                **memory,
+                **seconds,
+                "time/transitions_per_second": speed,
+                "task/oracle_score": task.oracle_score,
+            }
+        )
+        if self.save:
+            from grpo_bench.lm.saving import save_pretrained
+
+            save_pretrained(self.trainer.lm, self.run.folder / "checkpoint")
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training so far."""
+        return sum(self.phases.seconds.get(name, 0.0) for name in TRAINING)
+
+    def _answers(self, split: Split, temperature: float) -> Evaluation:
+        trainer = self.trainer
+        with self.phases("evaluation"):
+            return evaluate(
+                trainer.lm,
+                trainer.task,
+                split,
+                max_new_tokens=trainer.max_new_tokens,
+                temperature=temperature,
+                batch_size=self.env["evaluation"]["batch_size"],
+                world=trainer.world,
+            )
+
+    def _record(self, split: str, found: Evaluation) -> None:
+        columns = found.columns
+        self.run.evaluation(split, self.tokens, columns)
+        means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
+        self.log({f"eval/{split}/{name}": value for name, value in means.items()})
+        if split == "validation":
+            self.success = means["success"]
+        ids = columns["problem_id"][: len(found.examples)].astype(np.int64)
+        questions = self.trainer.task.task.prompts(ids)
+        for i, text in enumerate(found.examples):
+            line = {
+                "split": split,
+                "transitions": self.tokens,
+                "problem_id": int(ids[i]),
+                "question": questions[i],
+                "completion": text,
+                "reward": float(columns["reward"][i]),
+            }
+            self.lines.append(json.dumps(line, ensure_ascii=False))
+        write_lines(self.run.folder / "completions.jsonl", self.lines)
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """A text file, written beside and renamed."""
+    from grpo_bench.records.files import replace
+
+    replace(path, ("\n".join(lines) + "\n").encode())
+
+
+def component_bytes(trainer: Trainer) -> dict[str, int]:
+    """Bytes of each part that training holds; a part that an algorithm lacks is absent. Gradients
+    are those of a step: they are gone after it."""
+    model = trainer.lm.model
+    parts = {
+        "memory/policy_bytes": module_bytes(model),
+        "memory/gradient_bytes": gradient_bytes(model),
+        "memory/optimizer_bytes": optimizer_bytes(trainer.optimizer),
+    }
+    if trainer.critic is not None:
+        parts["memory/critic_bytes"] = sum(
+            p.numel() * p.element_size() for p in trainer.critic.own_parameters()
+        )
+        assert trainer.critic_optimizer is not None
+        parts["memory/optimizer_bytes"] += optimizer_bytes(trainer.critic_optimizer)
+    if trainer.reference is not None and trainer.reference.frozen is not None:
+        parts["memory/reference_bytes"] = module_bytes(trainer.reference.frozen)
+    return parts

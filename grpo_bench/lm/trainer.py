@@ -1,0 +1,405 @@
+"""GRPO and PPO on a causal language model. ``update`` is the algorithm, top to bottom.
+
+Both play the same groups of completions with the same generation, take the same minibatches and
+micro-batches, and share clipping, KL and optimiser. What differs is where the advantages come from:
+the other completions of the group, or a critic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grpo_bench.grpo.advantages import group_advantages, return_penalty
+from grpo_bench.grpo.doctor import Doctor
+from grpo_bench.grpo.gradients import clip_grad_norm
+from grpo_bench.grpo.kl import FORMS, sample_term
+from grpo_bench.grpo.objectives import aggregation_weights, policy_loss
+from grpo_bench.grpo.spread import spread_metrics
+from grpo_bench.lm.completions import group_tokens, micro_batches
+from grpo_bench.lm.critics import Critic, make_critic
+from grpo_bench.lm.gae import gae, token_rewards, value_loss, whiten
+from grpo_bench.lm.generation import generate
+from grpo_bench.lm.logprobs import check_model, completion_logprobs
+from grpo_bench.lm.lora import Lora, Reference
+from grpo_bench.lm.models import LanguageModel, check_source, load_model
+from grpo_bench.lm.optimizer import OPTIMIZERS, make_optimizer
+from grpo_bench.lm.parallel import World
+from grpo_bench.lm.rollout import Rollout, rollout_metrics
+from grpo_bench.lm.settings import Settings, settings_of
+from grpo_bench.lm.signals import Signal, StepLog
+from grpo_bench.lm.tasks import TextTask, task_of
+from grpo_bench.meter.clock import Phases
+from grpo_bench.seeds import integer_seed, stream
+
+Config = dict[str, Any]
+
+
+class Trainer:
+    """A policy, what it is trained with, and one iteration of its training.
+
+    Args:
+        lm: the policy.
+        task: what it is asked.
+        settings: of the algorithm.
+        env: the ``env`` group of the configuration: generation and batches.
+        optimizer: a name in ``optimizer.OPTIMIZERS``.
+        critic: of PPO; see ``critics.make_critic``.
+        reference: where ``settings.kl`` asks for one.
+        seed: of the run; problems and tokens have streams of their own.
+        world: the processes that train together.
+        phases: the clock; ``generation``, ``scoring``, ``logprobs`` (of the reference), ``critic``
+            (its values, its loss, its step) and ``update`` are counted.
+
+    Raises:
+        ValueError: a model for which generation or log-probabilities would be wrong.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        task: TextTask,
+        settings: Settings,
+        env: Config,
+        *,
+        optimizer: str = "adamw",
+        critic: Critic | None = None,
+        reference: Reference | None = None,
+        seed: int = 0,
+        world: World | None = None,
+        phases: Phases | None = None,
+    ) -> None:
+        check_model(lm.model)
+        self.lm, self.task, self.settings = lm, task, settings
+        self.critic, self.reference = critic, reference
+        self.world = World() if world is None else world
+        self.phases = Phases(lm.model.device) if phases is None else phases
+        self.doctor = Doctor()
+        self.n_problems = env["train"]["episodes"] // settings.group_size
+        self.max_tokens: int = env["train"]["max_tokens"]
+        self.max_new_tokens: int = env["generation"]["max_new_tokens"]
+        self.temperature: float = env["generation"]["temperature"]
+        self.shuffled: bool = env.get("shuffled_rewards", False)
+        self.parameters = [p for p in lm.model.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(optimizer, self.parameters, settings.learning_rate)
+        self.critic_optimizer = None
+        if critic is not None:
+            self.critic_optimizer = make_optimizer(
+                optimizer, critic.parameters(), settings.learning_rate
+            )
+        self.problem_rng = np.random.default_rng(stream(seed, "environment"))
+        shared, *own = stream(seed, "policy").spawn(1 + self.world.size)
+        self.group_rng = np.random.default_rng(shared)
+        tokens = int(own[self.world.rank].generate_state(1)[0])
+        self.token_rng = torch.Generator().manual_seed(tokens)
+        self.gradient_steps = 0
+        self.doctor.examine_settings(
+            settings.kl, settings.kl_coef, settings.n_epochs * settings.minibatches
+        )
+
+    # -- the rollout ------------------------------------------------------------------------------
+
+    def collect(self) -> Rollout:
+        """Groups of completions of new problems, judged."""
+        ids = self.task.sample(self.problem_rng, self.n_problems)[self.world.own(self.n_problems)]
+        with self.phases("generation"):
+            prompts = self.task.prompts(ids)
+            completions = generate(
+                self.lm.model,
+                prompts,
+                self.settings.group_size,
+                self.max_new_tokens,
+                self.temperature,
+                self.lm.eos_ids,
+                self.token_rng,
+            )
+        with self.phases("scoring"):
+            texts = self.task.texts(completions)
+            outcome = self.task.judge(ids.repeat(self.settings.group_size), texts)
+        return Rollout(ids, prompts, completions, texts, outcome)
+
+    # -- the update -------------------------------------------------------------------------------
+
+    def update(self, rollout: Rollout, remaining: float = 1.0) -> dict[str, float]:
+        """``n_epochs`` passes over the rollout in minibatches of whole groups.
+
+        Args:
+            remaining: of the learning rate, from 1 to 0.
+
+        Returns:
+            Metrics, by the names of the Gym track.
+
+        Raises:
+            FloatingPointError: the loss is not finite; the weights are lost.
+        """
+        self._set_learning_rate(remaining * self.settings.learning_rate)
+        log = StepLog()
+        ref_logp = self._reference_logp(rollout)  # (n, T), None without KL
+        signal = self._signal(rollout, ref_logp)
+        for _ in range(self.settings.n_epochs):
+            for groups in self._minibatches(len(rollout.prompts)):
+                self._step(rollout, signal, groups, log)
+        metrics = log.means(self.world)
+        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
+            raise FloatingPointError(
+                f"loss {metrics['train/loss']}, gradient norm {metrics['train/grad_norm']} after "
+                f"{self.gradient_steps} steps: the weights are lost; take a lower learning_rate"
+            )
+        spread = {f"rollout/{name}": value for name, value in spread_metrics([rollout]).items()}
+        return {**rollout_metrics(rollout), **spread, **metrics}
+
+    def _step(self, rollout: Rollout, signal: Signal, groups: list[int], log: StepLog) -> None:
+        """One optimiser step on some groups. Every denominator is fixed before they are split."""
+        completions = rollout.completions
+        rows = signal.rows(groups)
+        weights = self._weights(signal.mask[rows])  # (n, T)
+        learning = self._with_gradient(signal, groups)
+        tokens = group_tokens(
+            [rollout.prompts[groups[i]] for i in learning],
+            completions.of_groups([groups[i] for i in learning]),
+        )
+        for batch in micro_batches(tokens, self.max_tokens):
+            chosen = [learning[i] for i in batch]
+            part = rollout.of_groups([groups[i] for i in chosen])
+            places = signal.rows(chosen)
+            self._backward(part, signal.of(rows[places]), weights[places], log)
+        with self.phases("update"):
+            self.world.sum_gradients(self.parameters)
+            log.add_step(clip_grad_norm(self.parameters, self.settings.max_grad_norm))
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        if self.critic is not None and self.critic_optimizer is not None:
+            with self.phases("critic"):
+                weights_of_critic = self.critic.parameters()
+                self.world.sum_gradients(weights_of_critic)
+                clip_grad_norm(weights_of_critic, self.settings.max_grad_norm)
+                self.critic_optimizer.step()
+                self.critic_optimizer.zero_grad(set_to_none=True)
+        self.gradient_steps += 1
+
+    def _backward(self, part: Rollout, signal: Signal, weights: Tensor, log: StepLog) -> None:
+        """Add the gradient of some groups of a step to what is there.
+
+        loss = - sum_t w_t min(rho_t A_t, clip(rho_t) A_t) + kl_coef sum_t w_t KL_t
+               - ent_coef sum_t w_t H_t + vf_coef sum_t w_t (V_t - R_t)^2
+        """
+        s, completions = self.settings, part.completions
+        mask, old_logp = signal.mask, completions.logp
+        own_critic = self.critic if s.critic != "shared" else None
+        shared_head = self.critic.head if self.critic is not None and own_critic is None else None
+        with self.phases("update"):
+            now = completion_logprobs(
+                self.lm.model,
+                part.prompts,
+                completions,
+                self.temperature,
+                entropy=s.ent_coef > 0,
+                value_head=shared_head,
+            )
+            surrogate = policy_loss(
+                now.logp,
+                old_logp,
+                signal.advantages,
+                mask,
+                weights=weights,
+                ratio=s.ratio,
+                surrogate=s.surrogate,
+                clip=s.clip,
+            )
+            loss = surrogate.loss
+            if now.entropy is not None:
+                loss = loss - s.ent_coef * (weights * now.entropy).sum()
+            if signal.ref_logp is not None and s.kl_coef and FORMS[s.kl].place == "loss":
+                term = sample_term(s.kl, now.logp, signal.ref_logp, old_logp, mask)
+                loss = loss + s.kl_coef * (weights * term).sum()
+            if now.value is not None:
+                loss = loss + self._value_loss(now.value, signal, weights, log)
+            loss.backward()
+        log.add(now.logp.detach(), completions, signal, surrogate, loss.detach())
+        if own_critic is not None:
+            with self.phases("critic"):
+                values = own_critic.values(part.prompts, completions)
+                self._value_loss(values, signal, weights, log).backward()
+
+    def _value_loss(self, values: Tensor, signal: Signal, weights: Tensor, log: StepLog) -> Tensor:
+        """vf_coef times the critic's loss, ()."""
+        assert signal.old_values is not None and signal.returns is not None
+        found = value_loss(
+            values, signal.old_values, signal.returns, weights, self.settings.clip_range_vf
+        )
+        log.add_value(found.loss)
+        return self.settings.vf_coef * found.loss
+
+    # -- the pieces of an update ------------------------------------------------------------------
+
+    def _signal(self, rollout: Rollout, ref_logp: Tensor | None) -> Signal:
+        """What a rollout teaches: advantages, and for a critic returns."""
+        s, completions = self.settings, rollout.completions
+        mask = completions.mask
+        device = mask.device
+        rewards = torch.from_numpy(rollout.outcome.reward).float()
+        rewards = self.world.gather(rewards.to(device))  # of all ranks
+        if self.shuffled:
+            rewards = rewards[torch.from_numpy(self.group_rng.permutation(len(rewards)))]
+        penalties = None  # (n, T), off the return
+        if ref_logp is not None and FORMS[s.kl].place == "return":
+            penalties = s.kl_coef * sample_term(
+                s.kl, completions.logp, ref_logp, completions.logp, mask
+            )
+        if s.kind == "ppo":
+            return self._critic_signal(rollout, rewards, penalties, ref_logp)
+        groups = rewards.view(-1, s.group_size)
+        advantages = group_advantages(groups, s.baseline, s.ddof, s.eps)  # (P, G)
+        self.doctor.examine_advantages(advantages, float(rollout.success.mean()))
+        if penalties is not None:
+            of_rollouts = self.world.gather(penalties.sum(dim=1)).view_as(advantages)
+            advantages = advantages + return_penalty(of_rollouts)
+        own = self._own(advantages.flatten())  # (n,)
+        if s.mask_truncated:
+            mask = mask & ~completions.truncated[:, None]
+        return Signal(s.group_size, mask, own, ref_logp)
+
+    def _critic_signal(
+        self, rollout: Rollout, rewards: Tensor, penalties: Tensor | None, ref_logp: Tensor | None
+    ) -> Signal:
+        """As ``_signal``, from generalised advantage estimation, whitened over all tokens."""
+        assert self.critic is not None
+        s, mask = self.settings, rollout.completions.mask
+        with self.phases("critic"), torch.no_grad():
+            values = torch.zeros(mask.shape, device=mask.device)
+            for groups in self._micro_batches(rollout):
+                part = rollout.of_groups(groups)
+                rows = _rows(groups, s.group_size)
+                values[rows] = self.critic.values(part.prompts, part.completions)
+        paid = token_rewards(self._own(rewards), penalties, mask)
+        advantages, returns = gae(paid, values, mask, s.gamma, s.gae_lambda)
+        whitened = whiten(*(self._gather_padded(each) for each in (advantages, mask)))
+        own = self._own(whitened)[:, : mask.shape[1]]
+        return Signal(s.group_size, mask, own, ref_logp, returns, values)
+
+    def _reference_logp(self, rollout: Rollout) -> Tensor | None:
+        """Of each token under the reference, (n, T)."""
+        if self.reference is None:
+            return None
+        logp = torch.zeros_like(rollout.completions.logp)
+        with self.phases("logprobs"), self.reference.active() as model:
+            for groups in self._micro_batches(rollout):
+                part = rollout.of_groups(groups)
+                rows = _rows(groups, self.settings.group_size)
+                said = completion_logprobs(model, part.prompts, part.completions, self.temperature)
+                logp[rows] = said.logp
+        return logp
+
+    def _with_gradient(self, signal: Signal, groups: list[int]) -> list[int]:
+        """The places of those groups of a step that change its gradient, one at least: without a
+        critic, and with neither KL nor entropy in the loss, a group whose advantages are all 0
+        would only add zeros to it."""
+        s = self.settings
+        in_loss = s.kl_coef > 0 and s.kl != "none" and FORMS[s.kl].place == "loss"
+        if self.critic is not None or in_loss or s.ent_coef:
+            return list(range(len(groups)))
+        taught = signal.advantages[signal.rows(groups)].view(len(groups), -1).any(dim=1)
+        return taught.nonzero().flatten().tolist() or [0]
+
+    def _micro_batches(self, rollout: Rollout) -> list[list[int]]:
+        return micro_batches(group_tokens(rollout.prompts, rollout.completions), self.max_tokens)
+
+    def _minibatches(self, n_groups: int) -> Iterator[list[int]]:
+        """The groups in random order, in equal parts."""
+        order = self.group_rng.permutation(n_groups)
+        for part in np.split(order, self.settings.minibatches):
+            yield part.tolist()
+
+    def _weights(self, mask: Tensor) -> Tensor:
+        """Of each token in the loss of a step, whose rollouts on all ranks these are a part of."""
+        whole = self._gather_padded(mask)
+        weights = aggregation_weights(whole, self.settings.aggregation, self.settings.max_len)
+        return self._own(weights)[:, : mask.shape[1]]
+
+    def _gather_padded(self, rows: Tensor) -> Tensor:
+        """The rows (n, T) of all ranks, padded with 0 to the longest of theirs."""
+        width = int(self.world.gather(torch.tensor([rows.shape[1]], device=rows.device)).max())
+        return self.world.gather(torch.nn.functional.pad(rows, (0, width - rows.shape[1])))
+
+    def _own(self, rows: Tensor) -> Tensor:
+        """This rank's rows of all ranks' (n_all, ...)."""
+        return rows[self.world.own(len(rows))]
+
+    def _set_learning_rate(self, rate: float) -> None:
+        for optimizer in (self.optimizer, self.critic_optimizer):
+            for group in optimizer.param_groups if optimizer is not None else ():
+                group["lr"] = rate
+
+
+def make_trainer(
+    config: Config, device: str = "cpu", world: World | None = None, phases: Phases | None = None
+) -> Trainer:
+    """The trainer of a resolved configuration.
+
+    Raises:
+        ValueError: names the setting that is wrong, or says why the model is not there.
+    """
+    model, env = config["model"], config["env"]
+    settings = settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
+    lora = lora_of(model)
+    weights_seed = integer_seed(config["seed"], "policy")
+    lm = load_model(
+        model["source"],
+        dtype=model["dtype"],
+        device=device,
+        lora=lora,
+        gradient_checkpointing=model["gradient_checkpointing"],
+        seed=weights_seed,
+    )
+    reference = None if settings.kl == "none" else Reference(lm.model)
+    critic = None
+    if settings.kind == "ppo":
+        of_critic = replace(lora, rank=settings.critic_rank)
+        critic = make_critic(settings.critic, lm.model, reference, of_critic, weights_seed)
+    return Trainer(
+        lm,
+        TextTask(env, lm),
+        settings,
+        env,
+        optimizer=model["optimizer"],
+        critic=critic,
+        reference=reference,
+        seed=config["seed"],
+        world=world,
+        phases=phases,
+    )
+
+
+def check_config(config: Config) -> None:
+    """What can be seen without loading the model.
+
+    Raises:
+        ValueError: as ``make_trainer``.
+    """
+    model, env = config["model"], config["env"]
+    settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
+    check_source(model["source"], model["dtype"])
+    if model["optimizer"] not in OPTIMIZERS:
+        raise ValueError(
+            f"model.optimizer={model['optimizer']!r}: expected one of {', '.join(OPTIMIZERS)}"
+        )
+    task = task_of(env)
+    task.chats(task.problem_ids("train")[:1], env["examples"])
+
+
+def lora_of(model: Config) -> Lora:
+    """The adapters of a ``model`` group."""
+    targets = model["lora"]["target_modules"]
+    named = targets if isinstance(targets, str) else tuple(targets)
+    return Lora(model["lora"]["rank"], model["lora"]["alpha"], named)
+
+
+def _rows(groups: list[int], group_size: int) -> Tensor:
+    """The rows of some groups, in that order."""
+    return (torch.tensor(groups)[:, None] * group_size + torch.arange(group_size)).flatten()
