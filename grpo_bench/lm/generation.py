@@ -156,10 +156,26 @@ def _spread(states: Tensor, group_size: int, room: int) -> Tensor:
 def _prefill(
     model: CausalLM, ids: Tensor, length: Tensor, group_size: int, room: int
 ) -> tuple[Tensor, GroupCache]:
-    """Logits after each prompt (P, vocabulary), and the cache of the groups."""
-    output = model.get_decoder()(input_ids=ids, use_cache=True)
-    last = output.last_hidden_state[torch.arange(len(ids), device=ids.device), length - 1]
-    return model.get_output_embeddings()(last), GroupCache(output.cache, length, group_size, room)
+    """Logits after each prompt (P, vocabulary), and the cache of the groups. What all prompts begin
+    with, such as a system message, goes through the network once."""
+    decoder = model.get_decoder()
+    common = common_prefix(ids, length)
+    cache = decoder(input_ids=ids[:1, :common], use_cache=True).cache if common else None
+    if cache is not None:
+        cache.batch_repeat_interleave(len(ids))
+    output = decoder(input_ids=ids[:, common:], cache=cache, use_cache=True)
+    last = torch.arange(len(ids), device=ids.device), length - 1 - common
+    logits = model.get_output_embeddings()(output.last_hidden_state[last])
+    return logits, GroupCache(output.cache, length, group_size, room)
+
+
+def common_prefix(ids: Tensor, length: Tensor) -> int:
+    """How many tokens all prompts (P, L) of those lengths (P,) begin with; of each at least one is
+    left. 0 if there is only one prompt."""
+    if len(ids) == 1:
+        return 0
+    alike = (ids == ids[:1]).all(dim=0).cumprod(dim=0).sum()
+    return int(torch.minimum(alike, length.min() - 1))
 
 
 def _decode(model: CausalLM, cache: GroupCache, tokens: Tensor) -> Tensor:
