@@ -2,6 +2,10 @@
 
 Writes summary, accuracy, speed and memory as Markdown, CSV and LaTeX, and prints what fits on the
 screen. The same records give the same bytes. ``reference=ALGO`` chooses what is compared with.
+
+``claims=results/claims.yaml`` makes the claim ledger instead, of the tables in the folder
+``reference`` beside that file. With ``check=true`` nothing is written or printed but the files that
+would change, and the exit status is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -9,10 +13,11 @@ from __future__ import annotations
 import os
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import hydra
 import pandas as pd
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -22,7 +27,11 @@ from grpo_bench.config import CONF
 from grpo_bench.records.files import replace
 from grpo_bench.records.load import load_ends
 from grpo_bench.report import build_tables, csv, display, latex, markdown
+from grpo_bench.report.claims import judge, parse_claim
+from grpo_bench.report.ledger import numbers, page
 from grpo_bench.report.writers import TEXT_COLUMNS
+
+REFERENCE = "reference"  # the folder of committed results beside the file of claims
 
 PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how wide it is
 TEXT_WIDTH = 20  # of a name on the screen; a longer one is folded
@@ -30,13 +39,16 @@ GAP = 2  # characters between columns
 SPARE = {  # what a narrow screen leaves out, the first first
     "summary": ("static mem ×", "{reference} success", "peak mem ×"),
     "accuracy": (
-        *("test reward", "normalised", "k transitions", "well formed", "validation success"),
-        "start",
+        *("test reward", "normalised", "k transitions", "k tokens", "well formed"),
+        *("validation success", "start"),
     ),
-    "speed": ("set-up s", "evaluation s", "warm-up s", "gradient steps", "rollout s", "update s"),
+    "speed": (
+        *("set-up s", "evaluation s", "warm-up s", "gradient steps", "scoring s", "critic share"),
+        *("log-probs s", "rollout s", "generation s", "update s"),
+    ),
     "memory": (
-        *("gradient KB", "optimiser KB", "reference KB", "policy KB", "rollout KB"),
-        *("critic KB", "growth MB"),
+        *("gradient {unit}", "optimiser {unit}", "reference {unit}", "policy {unit}"),
+        *("rollout {unit}", "critic {unit}", "growth MB"),
     ),
 }
 
@@ -51,14 +63,53 @@ def make_tables(results: Path, reference: str | None = None) -> dict[str, pd.Dat
     return build_tables(load_ends(results), reference)
 
 
-def write_tables(tables: dict[str, pd.DataFrame], out: Path) -> None:
-    """Write ``<name>.md``, ``.csv`` and ``.tex`` for each table."""
-    out.mkdir(parents=True, exist_ok=True)
+def make_ledger(claims: Path) -> dict[str, str]:
+    """``claims.md`` and ``claims.csv`` as texts, of a file of claims and the tables beside it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: an entry or a table is not as it should be, see ``report.claims``.
+    """
+    reference = claims.parent / REFERENCE
+
+    def read(name: str) -> pd.DataFrame | None:
+        path = reference / name
+        if not path.exists():
+            return None
+        return pd.read_csv(path, keep_default_na=False, na_values=[""])
+
+    entries: Any = OmegaConf.to_container(OmegaConf.load(claims))
+    ledger = [judge(parse_claim(name, entry), read) for name, entry in entries.items()]
+    return {"claims.md": page(ledger), "claims.csv": csv(numbers(ledger))}
+
+
+def written(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
+    """``<name>.md``, ``.csv`` and ``.tex`` of each table as texts."""
+    texts = {}
     for name, table in tables.items():
         shown = display(name, table)
-        texts = {"md": markdown(shown), "csv": csv(table), "tex": latex(shown, name)}
-        for ending, text in texts.items():
-            replace(out / f"{name}.{ending}", text.encode())
+        texts[f"{name}.md"] = markdown(shown)
+        texts[f"{name}.csv"] = csv(table)
+        texts[f"{name}.tex"] = latex(shown, name)
+    return texts
+
+
+def write_tables(tables: dict[str, pd.DataFrame], out: Path) -> None:
+    """Write the tables into a folder."""
+    write(written(tables), out)
+
+
+def write(texts: dict[str, str], out: Path) -> None:
+    """Write files into a folder, by their names."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        replace(out / name, text.encode())
+
+
+def differing(texts: dict[str, str], out: Path) -> list[Path]:
+    """Those of the files in a folder that are not there or not so."""
+    paths = {out / name: text for name, text in texts.items()}
+    return [p for p, text in paths.items() if not p.exists() or p.read_bytes() != text.encode()]
 
 
 def print_tables(tables: dict[str, pd.DataFrame]) -> None:
@@ -127,15 +178,27 @@ def screen_grid(shown: pd.DataFrame) -> Table:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="tables")
 def main(config: DictConfig) -> None:
-    """Make, write and print the tables."""
-    results = Path(config.results)
-    out = results / "tables" if config.out is None else Path(config.out)
+    """Make, write and print the tables, or the claim ledger; or check them."""
+    tables: dict[str, pd.DataFrame] = {}
     try:
-        tables = make_tables(results, config.reference)
+        if config.claims is None:
+            folder = Path(config.results) / "tables"
+            tables = make_tables(Path(config.results), config.reference)
+            texts = written(tables)
+        else:
+            folder = Path(config.claims).parent / REFERENCE
+            texts = make_ledger(Path(config.claims))
     except (FileNotFoundError, ValueError) as error:
         raise SystemExit(str(error)) from None
-    write_tables(tables, out)
-    print_tables(tables)
+    out = folder if config.out is None else Path(config.out)
+    if config.check:
+        wrong = differing(texts, out)
+        for path in wrong:
+            print(f"{path}: not what its sources give")
+        raise SystemExit(1 if wrong else 0)
+    write(texts, out)
+    if tables:
+        print_tables(tables)
     print(f"Written to {out}")
 
 

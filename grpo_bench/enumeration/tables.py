@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from grpo_bench.enumeration.advantage_tables import advantages_table
 from grpo_bench.enumeration.evaluation import evaluate
 from grpo_bench.enumeration.examples import SMALL, Example, completions, moved, one_action
 from grpo_bench.enumeration.gradients import WHOLE_BATCH, Estimator
@@ -32,6 +33,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "off_policy": off_policy_table,
     "process": process_table,
     "with_kl": with_kl_table,
+    "advantages": advantages_table,
 }
 
 

@@ -18,10 +18,15 @@ from grpo_bench.records import VOLATILE
 from grpo_bench.records.load import Ends
 
 FAMILIES = ("grpo", "ppo")  # in the order of their rows
+CRITICS = ("separate", "shared", "lora")  # the same
 ABSENT = object()  # as a setting: what a variant does not have
 COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout")
 STATIC = [f"memory/{part}_bytes" for part in COMPONENTS[:-1]]  # what is there whatever the batch
 MACHINE = ["processor", "cores", "accelerator", "threads"]
+# Phases of training, on environments and of language models; their sum is what a speed is of.
+TRAINING = ("rollout", "generation", "scoring", "logprobs", "update")
+# Of a language model, what tells variants apart; other settings of it are told where these do not.
+MODEL, RANK = "model.name", "model.lora.rank"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,11 @@ class Group:
     runs: pd.DataFrame
     values: pd.DataFrame
     is_reference: bool = False
+
+    @property
+    def of_language_model(self) -> bool:
+        """Whether a transition is a token of a language model."""
+        return any("model" in config for config in self.runs["config"])
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -109,8 +119,9 @@ def pairs(
 
 
 def final_values(results: Ends) -> pd.DataFrame:
-    """The ends of the runs that ended ok, indexed by run, and beside them seed, machine, and the
-    sums ``growth`` and ``static``, in bytes."""
+    """The ends of the runs that ended ok, indexed by run, and beside them seed, machine, the sums
+    ``growth`` and ``static``, in bytes, ``critic_share``, the critic's share c of the seconds of
+    training, and ``bound`` = 1 / (1 - c), how many times as fast training would be without it."""
     ok = results.runs[results.runs["status"] == "ok"].set_index("run")
     machines = [" | ".join(map(str, row)) for row in ok[MACHINE].to_numpy().tolist()]
     ends = results.values
@@ -120,6 +131,11 @@ def final_values(results: Ends) -> pd.DataFrame:
     there = [name for name in STATIC if name in ends.columns]
     if there:
         sums["static"] = ends[there].sum(axis=1, min_count=1)
+    if "time/critic_seconds" in ends.columns:
+        seconds = [f"time/{phase}_seconds" for phase in TRAINING]
+        training = ends[[name for name in seconds if name in ends.columns]].sum(axis=1)
+        sums["critic_share"] = ends["time/critic_seconds"] / training
+        sums["bound"] = 1 / (1 - sums["critic_share"])
     return ok[["seed"]].assign(machine=machines).join(ends.assign(**sums))
 
 
@@ -129,10 +145,35 @@ def _labels(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
     flat = {variant: _flat(config) for variant, config in configs.items()}
     keys = sorted({key for settings in flat.values() for key in settings})
     differing = [k for k in keys if len({repr(s.get(k, ABSENT)) for s in flat.values()}) > 1]
+    told = _without_what_follows(differing, list(flat.values()))
     return {
-        variant: ", ".join(f"{k.removeprefix('algo.')}={s[k]}" for k in differing if k in s)
+        variant: ", ".join(_setting(key, s[key]) for key in told if key in s)
         for variant, s in flat.items()
     }
+
+
+def _without_what_follows(differing: list[str], variants: list[dict[str, Any]]) -> list[str]:
+    """The differing settings, a language model's name and rank first, without those others of it
+    that are the same wherever these two are."""
+    first = [key for key in (MODEL, RANK) if key in differing]
+
+    def follows(key: str) -> bool:
+        values: dict[str, set[str]] = {}
+        for settings in variants:
+            names = repr([settings.get(name, ABSENT) for name in first])
+            values.setdefault(names, set()).add(repr(settings.get(key, ABSENT)))
+        return key.startswith("model.") and all(len(found) == 1 for found in values.values())
+
+    return first + [key for key in differing if key not in first and not follows(key)]
+
+
+def _setting(key: str, value: Any) -> str:
+    """A setting in a label."""
+    if key == MODEL:
+        return str(value)
+    if key == RANK:
+        return f"LoRA {value}" if value else "full"
+    return f"{key.removeprefix('algo.')}={value}"
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -154,4 +195,6 @@ def _order(group: Group) -> tuple[Any, ...]:
     kind = next((algo["kind"] for algo in algos if "kind" in algo), group.algo)
     family = next((i for i, name in enumerate(FAMILIES) if kind.startswith(name)), len(FAMILIES))
     is_variant = group.algo not in FAMILIES
-    return group.env, group.budget, family, is_variant, group.algo, group.label
+    critic = next((algo["critic"] for algo in algos if "critic" in algo), CRITICS[0])
+    rank = CRITICS.index(critic) if critic in CRITICS else len(CRITICS)
+    return group.env, group.budget, family, is_variant, rank, group.algo, group.label

@@ -3,8 +3,10 @@ others measure side by side.
 
 Where a column ``x`` has an interval, ``x_low`` and ``x_high`` stand beside it: the mean over seeds
 with its 95 % Student's t interval. Differences and ratios are paired by seed with the reference.
-A table's ``attrs`` hold ``caption``, ``header``, ``reading``, ``footnotes`` (a list) and
-``reference``, the name of the algorithm compared with as texts have it.
+A transition of a language model is a token, and stands in columns of its own.
+A table's ``attrs`` hold ``caption``, ``header``, ``reading``, ``footnotes`` (a list),
+``reference``, the name of the algorithm compared with as texts have it, and ``unit``, of the bytes
+of components.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import pandas as pd
 from grpo_bench.records.load import START, Ends
 from grpo_bench.report.comparison import (
     COMPONENTS,
+    TRAINING,
     Group,
     group_runs,
     pairs,
@@ -55,13 +58,16 @@ def build_tables(results: Ends, reference: str | None = None) -> dict[str, pd.Da
         "header": header(results.runs),
         "footnotes": footnotes(groups, algo),
         "reference": in_text(algo),
+        "unit": _unit(groups),
     }
+    steps = sorted({_experience(group) for group in groups}, reverse=True)
     makers: dict[str, Callable[[Group, Group | None], Row]] = {
         "summary": _summary,
         "accuracy": _accuracy,
         "speed": _speed,
         "memory": _memory,
     }
+    all_captions, all_readings = captions(algo), readings(algo, steps)
     tables = {}
     for name, row in makers.items():
         rows = [g for g in groups if name != "summary" or not g.is_reference]
@@ -71,7 +77,10 @@ def build_tables(results: Ends, reference: str | None = None) -> dict[str, pd.Da
         table = pd.DataFrame(
             [_names(g) | row(g, other) for g, other in zip(rows, others, strict=True)]
         )
-        table.attrs = about | {"caption": captions(algo)[name], "reading": readings(algo)[name]}
+        table.attrs = about | {
+            "caption": all_captions[name],
+            "reading": all_readings[name],
+        }
         tables[name] = table
     return tables
 
@@ -89,7 +98,7 @@ def _summary(group: Group, reference: Group | None) -> Row:
 
 def _accuracy(group: Group, reference: Group | None) -> Row:
     return {
-        "transitions": _mean(group, "transitions"),
+        _experience(group): _mean(group, "transitions"),
         **_spread("validation_success", group.column("eval/validation/success")),
         **_spread("test_success", group.column(TEST_SUCCESS)),
         **_spread("test_reward", group.column("eval/test/reward")),
@@ -140,13 +149,20 @@ def verdict(algo: str, reference: str, interval: Interval, n: int, seeds: float)
 
 
 def _speed(group: Group, reference: Group | None) -> Row:
-    parts = ("rollout", "update", "setup", "warmup", "evaluation")
+    parts = (*TRAINING, "setup", "warmup", "evaluation")
     return {
         "gradient_steps": _mean(group, "gradient_steps"),
-        **_spread("transitions_per_second", group.column(RATE)),
+        **_spread(f"{_experience(group)}_per_second", group.column(RATE)),
         **{f"{part}_seconds": _mean(group, f"time/{part}_seconds") for part in parts},
         **_ratio("ratio", group, reference, RATE),
+        "critic_share": _mean(group, "critic_share"),
+        "bound": math.nan if reference is None else _mean(reference, "bound"),
     }
+
+
+def _experience(group: Group) -> str:
+    """What the environment's steps are, and the column that counts them."""
+    return "tokens" if group.of_language_model else "transitions"
 
 
 def _memory(group: Group, reference: Group | None) -> Row:
@@ -163,6 +179,12 @@ def _memory_ratios(group: Group, reference: Group | None) -> Row:
         **_ratio("peak_ratio", group, reference, "memory/peak_bytes"),
         **_ratio("static_ratio", group, reference, "static"),
     }
+
+
+def _unit(groups: list[Group]) -> str:
+    """The unit in which the bytes of all components can be read."""
+    largest = [_mean(group, f"memory/{part}_bytes") for group in groups for part in COMPONENTS]
+    return "MB" if any(size >= 10e6 for size in largest) else "KB"
 
 
 # -- cells ----------------------------------------------------------------------------------------

@@ -23,15 +23,33 @@ def captions(reference: str) -> dict[str, str]:
     }
 
 
-def readings(reference: str) -> dict[str, str]:
-    """How to read each table, given the algorithm that its rows are compared with."""
+# Of what stands in a column "<steps> per second": its title, what it counts, what a second is of.
+RATES = {
+    "transitions": ("k transitions/s", "thousand transitions", "rollout and update"),
+    "tokens": ("tokens/s", "tokens", "generation, scoring, passes without gradient and update"),
+}
+
+
+def readings(reference: str, steps: list[str]) -> dict[str, str]:
+    """How to read each table, given the algorithm that its rows are compared with, and whether a
+    step is one of the ``transitions`` of an environment, of the ``tokens`` of a language model, or
+    some are this and some that."""
     its = in_text(reference)
+    counted = " or ".join(steps)
+    titles, amounts, phases = (
+        " or ".join(words) for words in zip(*(RATES[step] for step in steps), strict=True)
+    )
+    critic = (
+        " Critic share: c, the part of those seconds that the critic takes, in the update too. "
+        f"Bound: 1/(1 - c) with {its}'s c, the most that leaving out the critic can gain at equal "
+        "tokens."
+    )
     return {
         "summary": (
             "ok: of the runs planned. Success: share of the test problems answered right. Verdict: "
             "on the difference in success, paired by seed; needs: how many seeds would tell. "
             f"×: times {its}'s, geometric mean of pairs of one seed and equal machines; speed: "
-            "transitions per second of training, above 1 is faster; peak mem: the most that the "
+            f"{counted} per second of training, above 1 is faster; peak mem: the most that the "
             "process held; static mem: policy, critic, reference, gradients and optimiser state, "
             f"below 1 is less. {INTERVALS}; of shares cut at 0 and 1."
         ),
@@ -42,10 +60,11 @@ def readings(reference: str) -> dict[str, str]:
             f"many seeds would tell. {INTERVALS}; of success, a share, cut at 0 and 1."
         ),
         "speed": (
-            "k transitions/s: thousand transitions per second of training (rollout and update; "
+            f"{titles}: {amounts} per second of training ({phases}; "
             "set-up, warm-up and evaluation are apart). s: seconds, means over the seeds that "
-            f"ended ok. Ratio: to {its}'s transitions per second, geometric mean paired by seed on "
-            f"equal machines; above 1 is faster than {its}. {INTERVALS}."
+            f"ended ok. Ratio: to {its}'s {counted} per second, geometric mean paired by seed on "
+            f"equal machines; above 1 is faster than {its}.{critic if 'tokens' in steps else ''} "
+            f"{INTERVALS}."
         ),
         "memory": (
             "Peak: the most that the process held (on a card: the allocator's peak); growth: how "

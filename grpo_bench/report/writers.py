@@ -4,7 +4,7 @@ bytes: nothing here knows the time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -28,13 +28,15 @@ TEXT_COLUMNS = ("env", "budget", "algo", "verdict")  # aligned left, the rest ri
 @dataclass(frozen=True)
 class Column:
     """How columns of a table become one cell: ``x``, or with an interval ``[x_low, x_high]`` on a
-    line of its own below. ``share``: x cannot be below 0 or above 1, so neither are its bounds."""
+    line of its own below. ``share``: x cannot be below 0 or above 1, so neither are its bounds.
+    ``in_unit``: x is shown in the table's unit of bytes."""
 
     title: str
     name: str
     form: Callable[[Any], str]
     interval: bool = False
     share: bool = False
+    in_unit: bool = False
 
     def cell(self, row: dict[Any, Any]) -> str:
         """The text of this column in a row of numbers."""
@@ -56,7 +58,15 @@ def verdict(text: str) -> str:
     return text.replace(" (", "\n(") or ABSENT
 
 
-# ``{reference}`` in a title is the name of the algorithm compared with.
+UNITS = {"KB": 1e3, "MB": 1e6}  # of bytes
+
+
+def component(title: str, name: str) -> Column:
+    """The column of the bytes of a component."""
+    return Column(f"{title} {{unit}}", name, significant, in_unit=True)
+
+
+# ``{reference}`` in a title is the name of the algorithm compared with, ``{unit}`` a unit of bytes.
 COLUMNS: dict[str, list[Column]] = {
     "summary": [
         Column("success", "test_success", hundredths, interval=True, share=True),
@@ -68,6 +78,7 @@ COLUMNS: dict[str, list[Column]] = {
     ],
     "accuracy": [
         Column("k transitions", "transitions", in_units(1e3)),
+        Column("k tokens", "tokens", in_units(1e3)),
         Column("start", "start_success", share),
         Column("validation success", "validation_success", share, interval=True, share=True),
         Column("test success", "test_success", share, interval=True, share=True),
@@ -80,22 +91,28 @@ COLUMNS: dict[str, list[Column]] = {
     "speed": [
         Column("gradient steps", "gradient_steps", whole),
         Column("k transitions/s", "transitions_per_second", in_units(1e3), interval=True),
+        Column("tokens/s", "tokens_per_second", significant, interval=True),
         Column("rollout s", "rollout_seconds", significant),
+        Column("generation s", "generation_seconds", significant),
+        Column("scoring s", "scoring_seconds", significant),
+        Column("log-probs s", "logprobs_seconds", significant),
         Column("update s", "update_seconds", significant),
         Column("set-up s", "setup_seconds", significant),
         Column("warm-up s", "warmup_seconds", significant),
         Column("evaluation s", "evaluation_seconds", significant),
+        Column("critic share", "critic_share", hundredths),
         Column("ratio to {reference}", "ratio", ratio, interval=True),
+        Column("bound", "bound", ratio),
     ],
     "memory": [
         Column("peak MB", "peak_bytes", in_units(1e6), interval=True),
         Column("growth MB", "growth_bytes", in_units(1e6)),
-        Column("policy KB", "policy_bytes", in_units(1e3)),
-        Column("critic KB", "critic_bytes", in_units(1e3)),
-        Column("reference KB", "reference_bytes", in_units(1e3)),
-        Column("gradient KB", "gradient_bytes", in_units(1e3)),
-        Column("optimiser KB", "optimizer_bytes", in_units(1e3)),
-        Column("rollout KB", "rollout_bytes", in_units(1e3)),
+        component("policy", "policy_bytes"),
+        component("critic", "critic_bytes"),
+        component("reference", "reference_bytes"),
+        component("gradient", "gradient_bytes"),
+        component("optimiser", "optimizer_bytes"),
+        component("rollout", "rollout_bytes"),
         Column("peak ratio", "peak_ratio", ratio, interval=True),
         Column("static ratio", "static_ratio", significant, interval=True),
     ],
@@ -107,8 +124,11 @@ def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
     of ``COLUMNS``, without columns that no row has. Keeps ``attrs``."""
     shown = table[["env", "budget", "algo"]].copy()
     shown["ok"] = [f"{ok}/{n}" for ok, n in zip(table["ok"], table["planned"], strict=True)]
-    rows = table.to_dict("records")
-    for column in COLUMNS[name]:
+    columns = [column for column in COLUMNS[name] if column.name in table.columns]
+    size = UNITS[table.attrs["unit"]]
+    scaled = {column.name: table[column.name] / size for column in columns if column.in_unit}
+    rows = table.assign(**scaled).to_dict("records")
+    for column in columns:
         cells = [column.cell(row) for row in rows]
         if set(cells) != {ABSENT}:
             shown[column.title.format_map(table.attrs)] = cells
@@ -119,7 +139,7 @@ def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
 def markdown(shown: pd.DataFrame) -> str:
     """Caption, header line, table, how to read it, footnotes."""
     about = shown.attrs
-    parts = [f"**{about['caption']}**", about["header"], _grid(shown), about["reading"]]
+    parts = [f"**{about['caption']}**", about["header"], grid(shown), about["reading"]]
     parts += ["\n".join(f"- {note}" for note in about["footnotes"])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -129,16 +149,16 @@ def block(shown: pd.DataFrame) -> str:
     about = shown.attrs
     # Not wrapped: a line that happens to begin with "1." would be a list.
     words = "\n".join([about["reading"], *(f"{n}." for n in about["footnotes"]), about["header"]])
-    return f"**{about['caption']}**\n\n{_grid(shown)}\n\n<sub>{words}</sub>\n"
+    return f"**{about['caption']}**\n\n{grid(shown)}\n\n<sub>{words}</sub>\n"
 
 
-def _grid(shown: pd.DataFrame) -> str:
-    """The table in Markdown, columns aligned, a row for each line of a cell. No spaces beside the
-    bars: ten columns would be twenty characters wider."""
+def grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMNS) -> str:
+    """A table of strings in Markdown, columns aligned, a row for each line of a cell. No spaces
+    beside the bars: ten columns would be twenty characters wider."""
     titles = list(shown.columns)
     rows = [[cell.replace("|", "\\|") for cell in line] for line in _lines(shown)]
     widths = [max(2, *map(len, column)) for column in zip(titles, *rows, strict=True)]  # ":-"
-    left = [title in TEXT_COLUMNS for title in titles]
+    left = [title in text_columns for title in titles]
 
     def line(cells: list[str]) -> str:
         padded = zip(cells, widths, left, strict=True)

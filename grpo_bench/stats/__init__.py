@@ -2,6 +2,8 @@
 
 from grpo_bench.stats.intervals import (
     Interval,
+    deviation_ratio_interval,
+    deviation_within,
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
@@ -11,6 +13,8 @@ from grpo_bench.stats.intervals import (
 
 __all__ = [
     "Interval",
+    "deviation_ratio_interval",
+    "deviation_within",
     "mean_interval",
     "paired_difference_interval",
     "paired_ratio_interval",

@@ -61,6 +61,32 @@ def paired_ratio_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) 
     return Interval(*(math.exp(value) for value in logs))
 
 
+def deviation_ratio_interval(
+    deviation: float, n: int, other: float, m: int, confidence: float = 0.95
+) -> Interval:
+    """Ratio of two standard deviations (ddof 1) of n and m normal values, with the interval of the
+    F distribution: (s / s')^2 over its quantiles with n - 1 and m - 1 degrees of freedom.
+
+    There is none where a deviation does not exist, or the other one is 0.
+    """
+    _check_share(confidence, "confidence")
+    if math.isnan(deviation) or not other > 0:
+        return Interval(math.nan, math.nan, math.nan)
+    ratio = deviation / other
+    tail = (1 + confidence) / 2
+    low = ratio / math.sqrt(special.fdtri(n - 1, m - 1, tail))
+    return Interval(ratio, low, ratio * math.sqrt(special.fdtri(m - 1, n - 1, tail)))
+
+
+def deviation_within(interval: Interval, n: int, confidence: float = 0.95) -> float:
+    """The standard deviation (ddof 1) of the n values that ``mean_interval`` was made of; NaN where
+    it has no bounds."""
+    if n < 2:
+        return math.nan
+    quantile = special.stdtrit(n - 1, (1 + confidence) / 2)
+    return float((interval.high - interval.low) / 2 * math.sqrt(n) / quantile)
+
+
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
     """Share of successes in n independent problems, with Wilson's score interval (JASA 22, 1927).
 

@@ -1,0 +1,102 @@
+"""The claim ledger on paper: a page for reading, a table for reckoning."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from grpo_bench.report.claims import Judged, Source
+from grpo_bench.report.evidence import Evidence, Tested, shown
+from grpo_bench.report.writers import grid
+
+TITLE = "What is said of GRPO, and what the measurements say to it"
+READING = (
+    "A row passes if its whole interval is on the side that the claim needs, fails if it is wholly "
+    "on the other, and else cannot tell. [low, high]: 95 % interval over the seeds; a number "
+    "without one is the same for all seeds, an enumeration, or the bytes of one process. Each "
+    "verdict follows from its rows. Made by `python -m grpo_bench.tables "
+    "claims=results/claims.yaml`."
+)
+CLAIM_WIDTH, VERDICT_WIDTH = 30, 90  # characters of a line in the first table
+LEFT = ("claim", "verdict", "evidence", "row", "result")  # columns aligned left
+
+
+def numbers(ledger: Sequence[Judged]) -> pd.DataFrame:
+    """A row for each row of evidence; where there is none, one without numbers for the evidence,
+    or for the claim."""
+    return pd.DataFrame(row for judged in ledger for row in _numbers(judged))
+
+
+def page(ledger: Sequence[Judged]) -> str:
+    """All verdicts in one table, then a section for each claim, in Markdown."""
+    verdicts = pd.DataFrame(
+        {
+            "claim": textwrap.fill(judged.claim.says, CLAIM_WIDTH),
+            "verdict": textwrap.fill(str(judged.verdict), VERDICT_WIDTH),
+        }
+        for judged in ledger
+    )
+    parts = [f"# {TITLE}", grid(verdicts, LEFT), READING]
+    for judged in ledger:
+        parts += _section(judged)
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(judged: Judged) -> Iterator[str]:
+    claim = judged.claim
+    yield f"## {claim.says}"
+    yield f"**{judged.verdict}**"
+    said = ", ".join(map(_link, claim.sources)) or "none found"
+    yield f"Sources: {said}.{' ' if claim.remark else ''}{claim.remark}"
+    yield f"How it is tested: {claim.protocol}"
+    rows = [
+        {
+            "evidence": evidence.what if is_first else "",
+            "row": row.label if row else "",
+            "measured": shown(row, evidence.beside) if row else "",
+            "seeds": "" if row is None or row.n is None else str(row.n),
+            "needed": evidence.wanted,
+            "result": row.side if row else "untested",
+            "from": f"[{evidence.table}]({evidence.table})",  # the page lies where it begins
+        }
+        for evidence, row, is_first in _pairs(judged)
+    ]
+    if rows:
+        yield grid(pd.DataFrame(rows), LEFT)
+
+
+def _numbers(judged: Judged) -> Iterator[dict[str, Any]]:
+    first = {"claim": judged.claim.name, "verdict": str(judged.verdict)}
+    if not judged.rows:
+        yield first
+    for evidence, row, _ in _pairs(judged):
+        estimate, low, high = row.interval if row else (math.nan,) * 3
+        yield first | {
+            "evidence": evidence.what,
+            "row": row.label if row else "",
+            "n": row.n if row else None,
+            "estimate": estimate,
+            "low": low,
+            "high": high,
+            "beside": row.beside if row else math.nan,
+            "needed": evidence.wanted,
+            "result": row.side if row else "untested",
+            "table": evidence.table,
+        }
+
+
+def _pairs(judged: Judged) -> Iterator[tuple[Evidence, Tested | None, bool]]:
+    """The evidence with each of its rows, or with None where it has none, and whether that is the
+    first of them."""
+    for evidence, rows in zip(judged.claim.evidence, judged.rows, strict=True):
+        yield from ((evidence, row, row is rows[0]) for row in rows)
+        if not rows:
+            yield evidence, None, True
+
+
+def _link(source: Source) -> str:
+    return f"[{source.what}]({source.url})"
