@@ -26,9 +26,8 @@ from rich.text import Text
 from grpo_bench.config import CONF
 from grpo_bench.records.files import replace
 from grpo_bench.records.load import load_ends
-from grpo_bench.report import build_tables, csv, display, latex, markdown
+from grpo_bench.report import build_tables, csv, display, latex, ledger, markdown
 from grpo_bench.report.claims import judge, parse_claim
-from grpo_bench.report.ledger import numbers, page
 from grpo_bench.report.writers import TEXT_COLUMNS
 
 REFERENCE = "reference"  # the folder of committed results beside the file of claims
@@ -79,8 +78,8 @@ def make_ledger(claims: Path) -> dict[str, str]:
         return pd.read_csv(path, keep_default_na=False, na_values=[""])
 
     entries: Any = OmegaConf.to_container(OmegaConf.load(claims))
-    ledger = [judge(parse_claim(name, entry), read) for name, entry in entries.items()]
-    return {"claims.md": page(ledger), "claims.csv": csv(numbers(ledger))}
+    judged = [judge(parse_claim(name, entry), read) for name, entry in entries.items()]
+    return {"claims.md": ledger.page(judged), "claims.csv": csv(ledger.numbers(judged))}
 
 
 def written(tables: dict[str, pd.DataFrame]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from grpo_bench.report.evidence import Evidence, Tested, tested_rows
+from grpo_bench.report.evidence import Evidence, Row, rows_of
 
 
 class Source(NamedTuple):
@@ -56,9 +56,8 @@ class Verdict(NamedTuple):
     def __str__(self) -> str:
         text = " ".join(part for part in (self.word, self.detail) if part)
         if self.untested:
-            text += (
-                f"{':' if self.word == 'untested' else '; untested:'} {'; '.join(self.untested)}"
-            )
+            text += ": " if self.word == "untested" else "; untested: "
+            text += "; ".join(self.untested)
         return text
 
 
@@ -67,7 +66,7 @@ class Judged:
     """A claim, the rows of each of its pieces of evidence, and what follows."""
 
     claim: Claim
-    rows: Sequence[Sequence[Tested]]
+    rows: Sequence[Sequence[Row]]
     verdict: Verdict
 
 
@@ -95,15 +94,16 @@ def judge(claim: Claim, tables: Tables) -> Judged:
     Raises:
         ValueError: a table lacks a column that the evidence names.
     """
-    rows = [tested_rows(evidence, tables(evidence.table)) for evidence in claim.evidence]
+    rows = [rows_of(evidence, tables(evidence.table)) for evidence in claim.evidence]
     found = verdict(claim.evidence, rows)
     if not claim.sources:
-        said = f"(as it is worded, it {found.word})" if found.word != "untested" else ""
-        found = Verdict("no source found", said, found.untested)
+        said = " ".join(part for part in (found.word, found.detail) if part)
+        told = "" if found.word == "untested" else f"(measured all the same: {said})"
+        found = Verdict("no source found", told, found.untested)
     return Judged(claim, rows, found)
 
 
-def verdict(evidence: Sequence[Evidence], rows: Sequence[Sequence[Tested]]) -> Verdict:
+def verdict(evidence: Sequence[Evidence], rows: Sequence[Sequence[Row]]) -> Verdict:
     """What follows from the rows of each piece of evidence, if somebody says so."""
     untested = tuple(e.what for e, some in zip(evidence, rows, strict=True) if not some)
     every = [row for some in rows for row in some]
@@ -124,7 +124,7 @@ def verdict(evidence: Sequence[Evidence], rows: Sequence[Sequence[Tested]]) -> V
     return Verdict("does not hold", "", untested)
 
 
-def _condition(evidence: Sequence[Evidence], rows: Sequence[Sequence[Tested]]) -> str:
+def _condition(evidence: Sequence[Evidence], rows: Sequence[Sequence[Row]]) -> str:
     """The conditions of what passes; where others of the same evidence do not, with its rows."""
     parts = []
     for piece, some in zip(evidence, rows, strict=True):
@@ -135,6 +135,8 @@ def _condition(evidence: Sequence[Evidence], rows: Sequence[Sequence[Tested]]) -
     return "; or ".join(parts)
 
 
-def _at_seeds(rows: Sequence[Tested]) -> str:
+def _at_seeds(rows: Sequence[Row]) -> str:
     counts = [row.n for row in rows if row.n is not None]
-    return f"at {max(counts)} seeds" if counts else ""
+    if not counts:
+        return ""
+    return f"at {max(counts)} seed{'' if max(counts) == 1 else 's'}"

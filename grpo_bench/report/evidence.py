@@ -62,7 +62,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Tested:
+class Row:
     """A row of the evidence.
 
     n: seeds; None where the table does not say.
@@ -76,7 +76,7 @@ class Tested:
     beside: float
 
 
-def tested_rows(evidence: Evidence, table: pd.DataFrame | None) -> list[Tested]:
+def rows_of(evidence: Evidence, table: pd.DataFrame | None) -> list[Row]:
     """The rows that count and have a number, in the table's order; none without the table.
 
     Raises:
@@ -98,7 +98,7 @@ def tested_rows(evidence: Evidence, table: pd.DataFrame | None) -> list[Tested]:
             n = int(row["ok"]) if "ok" in row else None
             beside = math.nan if evidence.beside is None else _column(evidence, row)
             label = _label(evidence, row)
-            found.append(Tested(label, interval, n, side(evidence, interval), beside))
+            found.append(Row(label, interval, n, side(evidence, interval), beside))
     return found
 
 
@@ -113,14 +113,14 @@ def side(evidence: Evidence, interval: Interval) -> Side:
     return "passes" if passes else "fails" if fails else "cannot tell"
 
 
-def shown(tested: Tested, beside: str | None) -> str:
+def shown(row: Row, beside: str | None) -> str:
     """The number with its interval, and with what stands beside it."""
-    estimate, low, high = tested.interval
+    estimate, low, high = row.interval
     text = significant(estimate)
     if low != high:
         text += f" [{significant(low)}, {significant(high)}]"
-    if beside is not None and not math.isnan(tested.beside):
-        text += f", {beside} {significant(tested.beside)}"
+    if beside is not None and not math.isnan(row.beside):
+        text += f", {beside} {significant(row.beside)}"
     return text
 
 

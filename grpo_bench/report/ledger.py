@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from grpo_bench.report.claims import Judged, Source
-from grpo_bench.report.evidence import Evidence, Tested, shown
+from grpo_bench.report.evidence import Evidence, Row, shown
 from grpo_bench.report.writers import grid
 
 TITLE = "What is said of GRPO, and what the measurements say to it"
@@ -89,7 +89,7 @@ def _numbers(judged: Judged) -> Iterator[dict[str, Any]]:
         }
 
 
-def _pairs(judged: Judged) -> Iterator[tuple[Evidence, Tested | None, bool]]:
+def _pairs(judged: Judged) -> Iterator[tuple[Evidence, Row | None, bool]]:
     """The evidence with each of its rows, or with None where it has none, and whether that is the
     first of them."""
     for evidence, rows in zip(judged.claim.evidence, judged.rows, strict=True):
