@@ -38,11 +38,13 @@ def record(
     origin: Provenance = ORIGIN,
     components: Sequence[str] = (),
     findings: Sequence[str] = (),
+    model: dict[str, Any] | None = None,
     **others: Any,
 ) -> None:
-    """One run that logs 0 for everything at first, then ``last``. ``others``: settings of the
-    algorithm."""
+    """One run that logs 0 for everything at first, then ``last``. ``model``: settings of a language
+    model, ``others``: of the algorithm."""
     names = {"env": {"name": env}, "algo": {"name": algo} | others, "budget": {"name": "smoke"}}
+    names |= {} if model is None else {"model": model}
     config = {**names, "seed": seed, "results": str(results)}
     run = claim(plan(results, config), config, seeds={}, provenance=origin, concurrency=2)
     run.log(0, 0, 0.0, 1, dict.fromkeys(last, 0.0) | {"eval/validation/success": 0.25})

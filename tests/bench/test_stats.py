@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grpo_bench.stats import (
+    deviation_ratio_interval,
+    deviation_within,
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
@@ -112,3 +114,30 @@ def test_seeds_to_tell_at_its_edges():
 def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_deviation_comes_back_from_its_interval():
+    for x in ([1.0, 2.0, 4.0], [0.5, 0.75], [3.0, 3.0, 3.0]):
+        found = deviation_within(mean_interval(x), len(x))
+        assert found == pytest.approx(np.std(x, ddof=1))
+    assert math.isnan(deviation_within(mean_interval([1.0]), 1))
+
+
+def test_ratio_of_deviations_by_hand():
+    # F(2, 2) at 97.5 % is 39: bounds 2 / sqrt(39) and 2 sqrt(39)
+    interval = deviation_ratio_interval(0.2, 3, 0.1, 3)
+    assert interval == pytest.approx((2, 2 / math.sqrt(39), 2 * math.sqrt(39)))
+    # unequal numbers: scipy's quantiles, and turned round it is the inverse
+    interval, turned = deviation_ratio_interval(3, 5, 1, 9), deviation_ratio_interval(1, 9, 3, 5)
+    assert interval.low == pytest.approx(3 / math.sqrt(stats.f.ppf(0.975, 4, 8)))
+    assert turned == pytest.approx((1 / 3, 1 / interval.high, 1 / interval.low))
+    assert all(math.isnan(x) for x in deviation_ratio_interval(1, 3, 0, 3))
+    assert all(math.isnan(x) for x in deviation_ratio_interval(math.nan, 1, 1, 3))
+
+
+def test_coverage_of_the_ratio_of_deviations():
+    draws = np.random.default_rng(0).normal(size=(4000, 2, 4))
+    deviations = draws.std(axis=2, ddof=1)
+    intervals = [deviation_ratio_interval(a, 4, b, 4) for a, b in deviations]
+    covered = np.mean([i.low <= 1 <= i.high for i in intervals])
+    assert abs(covered - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 4000)

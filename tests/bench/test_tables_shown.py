@@ -4,6 +4,7 @@ import csv
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,15 @@ from grpo_bench.report.numbers import (
     whole,
 )
 from grpo_bench.report.writers import COLUMNS
-from grpo_bench.tables import SPARE, fit, make_tables, print_tables, write_tables
+from grpo_bench.tables import (
+    SPARE,
+    differing,
+    fit,
+    make_tables,
+    print_tables,
+    write_tables,
+    written,
+)
 
 
 def test_markdown_says_where_it_comes_from_and_what_failed(tables):
@@ -193,7 +202,7 @@ def test_a_narrow_screen_leaves_out_the_spare_columns_only(tables, name):
     assert left_out == []
     assert list(whole_table.columns) == [t for t in shown.columns if t != "budget"]
     narrow, left_out = fit(name, shown, 1)
-    spare = [title.replace("{reference}", "PPO") for title in SPARE[name]]
+    spare = [title.format(reference="PPO", unit="KB") for title in SPARE[name]]
     assert left_out == [title for title in spare if title in shown.columns]
     assert {*narrow.columns, *left_out, "budget"} == set(shown.columns)
     assert shown.attrs["caption"] == tables[name].attrs["caption"]  # fit has one of its own
@@ -267,6 +276,36 @@ def test_command_with_another_reference(results, tmp_path):
     assert wrong.returncode == 1
     assert wrong.stderr == "reference=pop: expected an algorithm that has runs here: grpo, ppo\n"
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_command_checks_and_writes_nothing(results, tmp_path):
+    arguments = (f"results={results}", "out=one")
+    missing = command(tmp_path, *arguments, "check=true")
+    assert missing.returncode == 1
+    assert "one/summary.md: not what its sources give\n" in missing.stdout
+    assert not list(tmp_path.iterdir())
+    command(tmp_path, *arguments)
+    checked = command(tmp_path, *arguments, "check=true")
+    assert (checked.returncode, checked.stdout) == (0, "")
+    path = tmp_path / "one" / "speed.csv"
+    path.write_text(path.read_text().replace("1000.0", "1001.0"))
+    checked = command(tmp_path, *arguments, "check=true")
+    assert (checked.returncode, checked.stdout) == (
+        1,
+        "one/speed.csv: not what its sources give\n",
+    )
+
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
+# Beside their records: "tables", and those with another reference in "beside_<algorithm>".
+COMMITTED = sorted([*REFERENCE.glob("*/tables"), *REFERENCE.glob("*/beside_*")])
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda p: p.relative_to(REFERENCE).as_posix())
+def test_committed_tables_are_what_their_records_give(folder):
+    algo = folder.name.removeprefix("beside_")
+    tables = make_tables(folder.parent, None if algo == "tables" else algo)
+    assert differing(written(tables), folder) == []
 
 
 def test_command_without_runs_says_so(tmp_path):

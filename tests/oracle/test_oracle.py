@@ -141,3 +141,17 @@ def test_numbers_for_people():
     assert [number(x) for x in (0.0, 1e-9, 0.0123, 0.5, 0.99999, 12.34, -0.529)] == [
         *("0", "0.0000", "0.0123", "0.500", "1.00", "12.3", "-0.529"),
     ]
+
+
+def test_advantages_by_hand():
+    # one right answer of 8: mean 1/8, std sqrt(7)/8 = 0.330719, the largest advantage of size s is
+    # 7/8 s / (0.330719 s + 1e-4): 2.644951 of size 1, 2.031488 of size 0.001
+    found = rows("advantages", baseline="group").set_index("size")
+    assert found["change"][0.001] == pytest.approx(1 - 2.031488 / 2.644951, abs=1e-6)
+    assert found["change"][1.0] == 0
+    assert (found["sum"] < 1e-9).all()
+    # what it is taken off has no size of its own: ten times the reward is ten times the advantage
+    assert rows("advantages", baseline="rloo", size=10.0)["change"].item() == pytest.approx(9)
+    assert rows("advantages", baseline="rank")["change"].max() == 0
+    # of rewards that are all 1 the sum is 8 times the largest
+    assert rows("advantages", baseline="none")["sum"].unique() == pytest.approx([8])
