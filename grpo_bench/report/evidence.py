@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import pandas as pd
@@ -13,7 +14,7 @@ from grpo_bench.report.numbers import significant
 from grpo_bench.stats import Interval, deviation_ratio_interval, deviation_within
 
 Side = Literal["passes", "fails", "cannot tell"]
-Filter = dict[str, Any]  # a column, and its value or a list of those that will do
+Filter = dict[str, Any]  # columns, and their value or a list of those that will do; * in a text
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,16 @@ def shown(row: Row, beside: str | None) -> str:
 def _chosen(evidence: Evidence, table: pd.DataFrame, wanted: Filter) -> pd.DataFrame:
     _need(evidence, table, list(wanted))
     for column, values in wanted.items():
-        table = table[table[column].isin(values if isinstance(values, list) else [values])]
+        some = values if isinstance(values, list) else [values]
+        table = table[[any(_matches(cell, value) for value in some) for cell in table[column]]]
     return table
+
+
+def _matches(cell: Any, value: Any) -> bool:
+    """Whether they are equal, or of texts whether the pattern ``value`` describes the cell."""
+    if isinstance(cell, str) and isinstance(value, str):
+        return fnmatchcase(cell, value)
+    return bool(cell == value)
 
 
 def _need(evidence: Evidence, table: pd.DataFrame, columns: list[str]) -> None:

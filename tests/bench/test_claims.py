@@ -163,6 +163,18 @@ def test_spread_over_the_seeds_by_hand():
     assert row.interval == pytest.approx((0.5, 0.5 / math.sqrt(39), 0.5 * math.sqrt(39)))
 
 
+def test_which_rows_count():
+    def labels(**rows):
+        table = SPEEDS.assign(algo=["grpo", "grpo (1b)", "grpo_paper", "rloo", "ppo"])
+        return [row.label for row in rows_of(Evidence(**speed("a", rows=rows)), table)]
+
+    assert labels(algo="grpo") == ["a"]
+    assert labels(algo=["grpo", "grpo (*"]) == ["a", "b"]
+    assert labels(ok=3) == ["a", "b"]
+    assert labels(ok=[1, 4], algo="*o") == ["d"]
+    assert labels(ok="3") == []
+
+
 def test_rows_without_a_number_are_not_there():
     assert rows_of(Evidence(**speed("a", rows={"algo": "ppo"})), SPEEDS) == []
 
