@@ -91,7 +91,7 @@ def rows_of(evidence: Evidence, table: pd.DataFrame | None) -> list[Row]:
         divisors = _chosen(evidence, table, evidence.over).add_prefix("over_")
         keys = [f"over_{name}" for name in evidence.same]
         counted = counted.merge(divisors, left_on=[*evidence.same], right_on=keys)
-    _need(evidence, table, [evidence.value])
+    _need(evidence, table, [evidence.value, *(["ok"] if evidence.spread else [])])
     found = []
     for row in counted.to_dict("records"):
         interval = _interval(evidence, row)
@@ -177,7 +177,7 @@ def _interval(evidence: Evidence, row: dict[Any, Any]) -> Interval:
         n, m = int(row["ok"]), int(row["over_ok"])
         deviations = deviation_within(mine, n), deviation_within(its, m)
         return deviation_ratio_interval(deviations[0], n, deviations[1], m)
-    if mine.low != mine.high or its.low != its.high:
+    if f"{evidence.value}_low" in row:
         raise ValueError(
             f"evidence {evidence.what!r}: {evidence.value} has intervals, which do not say how it "
             "is paired: expected a column that is a ratio itself, or exact values"

@@ -28,7 +28,8 @@ LEFT = ("claim", "verdict", "evidence", "row", "result")  # columns aligned left
 def numbers(ledger: Sequence[Judged]) -> pd.DataFrame:
     """A row for each row of evidence; where there is none, one without numbers for the evidence,
     or for the claim."""
-    return pd.DataFrame(row for judged in ledger for row in _numbers(judged))
+    rows = pd.DataFrame(row for judged in ledger for row in _numbers(judged))
+    return rows.astype({"n": "Int64"}) if "n" in rows else rows  # whole, and missing for some
 
 
 def page(ledger: Sequence[Judged]) -> str:
@@ -70,7 +71,8 @@ def _section(judged: Judged) -> Iterator[str]:
 
 
 def _numbers(judged: Judged) -> Iterator[dict[str, Any]]:
-    first = {"claim": judged.claim.name, "verdict": str(judged.verdict)}
+    word, detail, _ = judged.verdict
+    first = {"claim": judged.claim.name, "verdict": word, "detail": detail}
     if not judged.rows:
         yield first
     for evidence, row, _ in _pairs(judged):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from grpo_bench.report import ledger
+from grpo_bench.report import csv, ledger
 from grpo_bench.report.claims import judge, parse_claim
 from grpo_bench.report.evidence import Evidence, rows_of
 from grpo_bench.tables import differing, make_ledger
@@ -149,6 +149,12 @@ def test_ratios_of_exact_numbers_by_hand():
     assert shared.interval.estimate == 1
 
 
+def test_a_process_that_was_stopped_has_no_number():
+    assert [row.label for row in rows_of(memory(), BYTES.replace({"bytes": {60: math.nan}}))] == [
+        "s, critic separate"
+    ]
+
+
 def test_yes_and_no_are_one_and_zero():
     fits = memory(value="fits", over=None, same=(), label="{model}", at_most=None, at_least=1)
     assert [row.side for row in rows_of(fits, BYTES)] == ["passes", "passes"]
@@ -188,6 +194,7 @@ def test_rows_without_a_number_are_not_there():
         ({"same": ["length"]}, "no column 'length' in bytes.csv"),
         ({"label": "{size}"}, r"label='\{size\}' names 'size', expected columns of bytes.csv"),
         ({"beside": "bound"}, "no column 'bound' in bytes.csv"),
+        ({"spread": True}, "no column 'ok' in bytes.csv"),
     ],
 )
 def test_a_column_that_is_missing_is_named(changed, message):
@@ -241,11 +248,14 @@ def test_the_page_has_the_verdict_the_bound_and_the_table():
     (second,) = (line for line in text.splitlines() if line.startswith("|                |b"))
     assert " 1.50 [1.20, 1.90]|" in second  # it has no bound
     numbers = ledger.numbers(judged)
+    assert csv(numbers).splitlines()[1].split(",")[5:9] == ["3", "2.5", "2.2", "2.8"]
     assert list(numbers["result"]) == ["passes", "fails", "untested"]
     assert list(numbers["low"])[:2] == [2.2, 1.2]
     assert math.isnan(numbers["estimate"][2])
     alone = ledger.numbers([judge(claim(sources=()), TABLES)])
-    assert alone.to_dict("records") == [{"claim": "fast", "verdict": "no source found"}]
+    assert alone.to_dict("records") == [
+        {"claim": "fast", "verdict": "no source found", "detail": ""}
+    ]
 
 
 # -- the committed one ----------------------------------------------------------------------------
