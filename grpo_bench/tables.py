@@ -39,11 +39,11 @@ SPARE = {  # what a narrow screen leaves out, the first first
     "summary": ("static mem ×", "{reference} success", "peak mem ×"),
     "accuracy": (
         *("test reward", "normalised", "k transitions", "k tokens", "well formed"),
-        *("validation success", "start"),
+        *("validation success", "sampled success", "start"),
     ),
     "speed": (
         *("set-up s", "evaluation s", "warm-up s", "gradient steps", "scoring s", "critic share"),
-        *("log-probs s", "rollout s", "generation s", "update s"),
+        *("reference s", "rollout s", "critic s", "generation s", "update s"),
     ),
     "memory": (
         *("gradient {unit}", "optimiser {unit}", "reference {unit}", "policy {unit}"),

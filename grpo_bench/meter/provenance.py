@@ -17,11 +17,13 @@ DISTRIBUTIONS = (
     "gymnasium",
     "numpy",
     "pandas",
+    "peft",
     "pyarrow",
     "sb3-contrib",
     "scipy",
     "stable-baselines3",
     "torch",
+    "transformers",
 )
 
 

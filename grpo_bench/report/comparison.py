@@ -24,7 +24,7 @@ COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout
 STATIC = [f"memory/{part}_bytes" for part in COMPONENTS[:-1]]  # what is there whatever the batch
 MACHINE = ["processor", "cores", "accelerator", "threads"]
 # Phases of training, on environments and of language models; their sum is what a speed is of.
-TRAINING = ("rollout", "generation", "scoring", "logprobs", "update")
+TRAINING = ("rollout", "generation", "scoring", "logprobs", "critic", "update")
 # Of a language model, what tells variants apart; other settings of it are told where these do not.
 MODEL, RANK = "model.name", "model.lora.rank"
 

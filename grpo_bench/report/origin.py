@@ -11,7 +11,7 @@ import pandas as pd
 
 from grpo_bench.report.comparison import MACHINE, Group
 
-SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "numpy")
+SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "transformers", "numpy")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(e[+-]?\d+)?")  # no part of a name, such as k1
 
 

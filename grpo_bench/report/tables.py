@@ -101,6 +101,7 @@ def _accuracy(group: Group, reference: Group | None) -> Row:
         _experience(group): _mean(group, "transitions"),
         **_spread("validation_success", group.column("eval/validation/success")),
         **_spread("test_success", group.column(TEST_SUCCESS)),
+        **_spread("sampled_success", group.column("eval/test_sampled/success")),
         **_spread("test_reward", group.column("eval/test/reward")),
         **_spread("normalised", _normalised(group)),
         "start_success": _mean(group, f"{START}eval/validation/success"),

@@ -26,7 +26,7 @@ def captions(reference: str) -> dict[str, str]:
 # Of what stands in a column "<steps> per second": its title, what it counts, what a second is of.
 RATES = {
     "transitions": ("k transitions/s", "thousand transitions", "rollout and update"),
-    "tokens": ("tokens/s", "tokens", "generation, scoring, passes without gradient and update"),
+    "tokens": ("tokens/s", "tokens", "generation, scoring, reference, critic and update"),
 }
 
 
@@ -40,9 +40,9 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
         " or ".join(words) for words in zip(*(RATES[step] for step in steps), strict=True)
     )
     critic = (
-        " Critic share: c, the part of those seconds that the critic takes, in the update too. "
-        f"Bound: 1/(1 - c) with {its}'s c, the most that leaving out the critic can gain at equal "
-        "tokens."
+        " Critic share: c, the part of those seconds that a critic with a pass of its own takes, "
+        f"for its values and their gradient. Bound: 1/(1 - c) with {its}'s c, the most that "
+        "leaving it out can gain at equal tokens."
     )
     return {
         "summary": (

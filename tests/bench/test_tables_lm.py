@@ -15,10 +15,11 @@ def model(name="135m", rank=0, alpha=32):
 
 
 def last(rate, critic_seconds=None):
-    """8 seconds of training, 2 + 0.5 + 0.5 + 5."""
+    """8 seconds of training, 2 + 0.5 + 0.5 + 5, beside those of the critic."""
     logged = {k: v for k, v in values(0.5, rate, 3e9).items() if k != "time/rollout_seconds"}
     logged |= {"time/generation_seconds": 2.0, "time/scoring_seconds": 0.5}
     logged |= {"time/logprobs_seconds": 0.5, "time/update_seconds": 5.0}
+    logged |= {"eval/test_sampled/success": 0.25}
     logged |= {"memory/policy_bytes": 270e6, "memory/optimizer_bytes": 1.08e9}
     return logged if critic_seconds is None else logged | {"time/critic_seconds": critic_seconds}
 
@@ -30,8 +31,8 @@ def folder(tmp_path_factory):
     for seed in (1, 2):
         record(results, "grpo", seed, last(300), env=ENV, model=model(), kind="grpo")
         for algo, critic, rate, seconds in [
-            ("ppo", "separate", 200, 4.0),
-            ("ppo_lora", "lora", 240, 2.0),
+            ("ppo", "separate", 200, 8.0),
+            ("ppo_lora", "lora", 240, 8 / 3),
             ("ppo_shared", "shared", 280, None),
         ]:
             shown = last(rate, seconds)
@@ -50,14 +51,14 @@ def test_speed_of_tokens_by_hand(folder):
     tables = make_tables(folder)
     grpo = cells(tables, "speed", ENV, "grpo")
     assert (grpo["tokens/s"], grpo["ratio to PPO"]) == ("300", "1.50")
-    assert [grpo[f"{part} s"] for part in ("generation", "scoring", "log-probs", "update")] == [
+    assert [grpo[f"{part} s"] for part in ("generation", "scoring", "reference", "update")] == [
         *("2.00", "0.500", "0.500", "5.00")
     ]
     assert not {"k transitions/s", "rollout s"} & set(grpo)
-    # PPO's critic takes 4 of 8 seconds: 1 / (1 - 0.5)
+    # PPO's critic takes 8 of 16 seconds, its LoRA critic 8/3 of 32/3: 1 / (1 - 0.5), 1 / (1 - 0.25)
     assert (grpo["critic share"], grpo["bound"]) == ("–", "2.00")
     ppo, lora = (cells(tables, "speed", ENV, algo) for algo in ("ppo", "ppo_lora"))
-    assert (ppo["critic share"], ppo["bound"]) == ("0.50", "–")
+    assert (ppo["critic s"], ppo["critic share"], ppo["bound"]) == ("8.00", "0.50", "–")
     assert lora["critic share"] == "0.25"
     beside = cells(make_tables(folder, "ppo_lora"), "speed", ENV, "grpo")
     assert (beside["ratio to ppo_lora"], beside["bound"]) == ("1.25", "1.33")
@@ -74,6 +75,7 @@ def test_words_and_units_are_those_of_language_models(folder):
     assert "tokens/s: tokens per second of training (generation, scoring," in speed.attrs["reading"]
     assert cells({"memory": memory}, "memory", ENV, "grpo")["policy MB"] == "270"
     assert cells(make_tables(folder), "accuracy", ENV, "grpo")["k tokens"] == "2.05"
+    assert cells(make_tables(folder), "accuracy", ENV, "grpo")["sampled success"] == "0.250"
 
 
 def test_an_environment_beside_a_language_model(folder, tmp_path):
