@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from grpo_bench.config import Config
-from grpo_bench.records import holder, read_manifest
+from grpo_bench.records import TRAINING, holder, read_manifest
 
 LONGEST_REASON = 300  # characters; all of it is in error.txt
 
@@ -24,7 +24,7 @@ class Outcome:
     reason: str  # in one line; "" if it is ok
     score: float  # success on the validation split at the end; NaN if there is none
     seconds: float  # of training; of the whole company, if it ran in one
-    speed: float  # transitions per second of training; of the whole company, too
+    speed: float  # transitions or tokens per second of training; of the whole company, too
     findings: list[str]  # of the doctor, by short name
     company: int = 1  # seeds that learned in one process, itself included
 
@@ -36,9 +36,13 @@ class Outcome:
         n = len(self.findings)
         together = f" for {self.company} seeds together" if self.company > 1 else ""
         found = f", {n} finding{'s' * (n > 1)}: {', '.join(self.findings)}" if n else ""
+        if "model" in self.config:
+            rate = f"{self.speed:,.0f} tokens/s"
+        else:
+            rate = f"{self.speed / 1e3:,.1f} thousand transitions/s"
         return (
             f"{name}: {self.score:.3f} right on validation, {self.seconds:.1f} s of training, "
-            f"{self.speed / 1e3:,.1f} thousand transitions/s{together}{found}"
+            f"{rate}{together}{found}"
         )
 
 
@@ -69,7 +73,8 @@ def outcome(folder: Path, config: Config) -> Outcome:
         last = dict(zip(metrics["metric"], metrics["value"], strict=True))
     company = manifest.extra.get("company", 1)
     clock = "company" if "company" in manifest.extra else "time"
-    seconds = [last.get(f"{clock}/{phase}_seconds", math.nan) for phase in ("rollout", "update")]
+    phases = [f"{clock}/{phase}_seconds" for phase in TRAINING]
+    seconds = [last[phase] for phase in phases if phase in last] or [math.nan]
     score = last.get("eval/validation/success", math.nan)
     speed = last.get(f"{clock}/transitions_per_second", math.nan)
     findings = [text.partition(":")[0] for text in manifest.extra.get("findings", [])]

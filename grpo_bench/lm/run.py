@@ -22,10 +22,9 @@ from grpo_bench.meter.memory import (
     reset_peak,
     resident_bytes,
 )
-from grpo_bench.records import Run
+from grpo_bench.records import TRAINING, Run
 from grpo_envs.task import Split
 
-TRAINING = ("generation", "scoring", "logprobs", "critic", "update")  # phases of a training second
 SAMPLE = 24  # characters of a completion that progress shows
 News = Callable[[str, float, float], None]  # as ``grpo_bench.job.News``
 

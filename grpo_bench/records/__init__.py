@@ -7,6 +7,7 @@ a second.
 from grpo_bench.records.lock import Holder
 from grpo_bench.records.schema import (
     STATUSES,
+    TRAINING,
     VOLATILE,
     Manifest,
     RecordError,
@@ -18,6 +19,7 @@ from grpo_bench.records.store import Run, claim, holder, plan, settle
 
 __all__ = [
     "STATUSES",
+    "TRAINING",
     "VOLATILE",
     "Holder",
     "Manifest",

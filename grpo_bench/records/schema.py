@@ -30,6 +30,10 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 # Top-level keys of a configuration that do not determine the result.
 VOLATILE = ("hydra", "progress", "results", "timeout_s")
 
+# Phases that are training, on environments and of language models; a record has their seconds as
+# ``time/<phase>_seconds``.
+TRAINING = ("rollout", "generation", "scoring", "logprobs", "critic", "update")
+
 METRIC_SCHEMA = pa.schema(
     [
         ("transitions", pa.int64()),

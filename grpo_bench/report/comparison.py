@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grpo_bench.records import VOLATILE
+from grpo_bench.records import TRAINING, VOLATILE
 from grpo_bench.records.load import Ends
 
 FAMILIES = ("grpo", "ppo")  # in the order of their rows
@@ -23,8 +23,6 @@ ABSENT = object()  # as a setting: what a variant does not have
 COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout")
 STATIC = [f"memory/{part}_bytes" for part in COMPONENTS[:-1]]  # what is there whatever the batch
 MACHINE = ["processor", "cores", "accelerator", "threads"]
-# Phases of training, on environments and of language models; their sum is what a speed is of.
-TRAINING = ("rollout", "generation", "scoring", "logprobs", "critic", "update")
 # Of a language model, what tells variants apart; other settings of it are told where these do not.
 MODEL, RANK = "model.name", "model.lora.rank"
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from grpo_bench.records import TRAINING
 from grpo_bench.records.load import START, Ends
 from grpo_bench.report.comparison import (
     COMPONENTS,
-    TRAINING,
     Group,
     group_runs,
     pairs,
@@ -157,8 +157,15 @@ def _speed(group: Group, reference: Group | None) -> Row:
         **{f"{part}_seconds": _mean(group, f"time/{part}_seconds") for part in parts},
         **_ratio("ratio", group, reference, RATE),
         "critic_share": _mean(group, "critic_share"),
-        "bound": math.nan if reference is None else _mean(reference, "bound"),
+        "bound": _bound(group, reference),
     }
+
+
+def _bound(group: Group, reference: Group | None) -> float:
+    """What leaving out the reference's critic can gain, for those that have none."""
+    if reference is None or len(group.column("critic_share")):
+        return math.nan
+    return _mean(reference, "bound")
 
 
 def _experience(group: Group) -> str:

@@ -51,6 +51,20 @@ def test_a_run_that_is_ok_tells_its_findings(
     assert outcome(run.folder, CONFIG).line() == LINE + told
 
 
+def test_a_language_model_tells_tokens_and_all_of_its_training(tmp_path: Path) -> None:
+    config = CONFIG | {"model": {"name": "135m"}}
+    run = claim(plan(tmp_path, config), config, seeds={}, provenance=ORIGIN)
+    assert run is not None
+    seconds = {"generation": 1.0, "scoring": 0.25, "critic": 1.25, "update": 2.0, "setup": 9.0}
+    last = {f"time/{phase}_seconds": value for phase, value in seconds.items()}
+    last |= {"eval/validation/success": 0.5, "time/transitions_per_second": 1234.0}
+    run.log(2048, 16, 4.5, 1, last)
+    run.finish()
+    assert outcome(run.folder, config).line() == (
+        "vlm grpo seed=7: 0.500 right on validation, 4.5 s of training, 1,234 tokens/s"
+    )
+
+
 def test_a_run_that_failed_tells_why(tmp_path: Path) -> None:
     run = started(tmp_path)
     run.extra["findings"] = ["ratio: 1.2"]
