@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch.nn import Parameter
 
 from grpo_bench.lm.evaluation import Evaluation, evaluate
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.trainer import Trainer, make_trainer
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import (
-    gradient_bytes,
     module_bytes,
     optimizer_bytes,
     peak_bytes,
@@ -179,19 +179,22 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 def component_bytes(trainer: Trainer) -> dict[str, int]:
     """Bytes of each part that training holds; a part that an algorithm lacks is absent. Gradients
-    are those of a step: they are gone after it."""
-    model = trainer.lm.model
+    are those of a step, of all that is trained: they are gone after it."""
+    model, critic = trainer.lm.model, trainer.critic
     parts = {
         "memory/policy_bytes": module_bytes(model),
-        "memory/gradient_bytes": gradient_bytes(model),
+        "memory/gradient_bytes": _bytes(trainer.parameters),
         "memory/optimizer_bytes": optimizer_bytes(trainer.optimizer),
     }
-    if trainer.critic is not None:
-        parts["memory/critic_bytes"] = sum(
-            p.numel() * p.element_size() for p in trainer.critic.own_parameters()
-        )
+    if critic is not None:
         assert trainer.critic_optimizer is not None
+        parts["memory/critic_bytes"] = _bytes(critic.own_parameters())
+        parts["memory/gradient_bytes"] += _bytes(critic.parameters())
         parts["memory/optimizer_bytes"] += optimizer_bytes(trainer.critic_optimizer)
     if trainer.reference is not None and trainer.reference.frozen is not None:
         parts["memory/reference_bytes"] = module_bytes(trainer.reference.frozen)
     return parts
+
+
+def _bytes(parameters: Iterable[Parameter]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
