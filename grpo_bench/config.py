@@ -31,11 +31,26 @@ def resolved(config: DictConfig) -> Config:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(str(error).splitlines()[0]) from None
+    _check_track(plain)
     values = dict(_leaves(plain, ""))
     for name in (*REQUIRED, *(REQUIRED_LM if "model" in plain else REQUIRED_GYM)):
         if name not in values:
             raise ValueError(f"{name}: missing, expected a value")
     return _checked(plain, "")
+
+
+def _check_track(plain: Config) -> None:
+    """Raises ValueError unless a language model is there exactly where the environment asks one."""
+    env, asks = plain["env"], "generation" in plain["env"]
+    if asks and "model" not in plain:
+        raise ValueError(
+            f"env={env.get('name')} asks a language model: expected one, such as model=smollm2_135m"
+        )
+    if "model" in plain and not asks:
+        raise ValueError(
+            f"env={env.get('name')} with model={plain['model'].get('name')}: expected an "
+            "environment that asks a language model, such as env=arithmetic_text, or no model"
+        )
 
 
 def _leaves(group: Config, path: str) -> list[tuple[str, Any]]:

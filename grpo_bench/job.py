@@ -89,7 +89,7 @@ def check(config: Config) -> None:
         ValueError: names what is wrong with the configuration.
     """
     device_of(config["device"])
-    check_track(config)
+    check_installed(config)
     who = f"env={config['env']['name']} algo={config['algo']['name']}"
     try:
         if "model" in config:
@@ -104,25 +104,9 @@ def check(config: Config) -> None:
         raise ValueError(f"{who}: {error or type(error).__name__}") from error
 
 
-def check_track(config: Config) -> None:
-    """That a language model is there exactly where the environment asks one.
-
-    Raises:
-        ValueError: it is not, or transformers is not installed.
-    """
-    env = config["env"]
-    if "model" not in config:
-        if "generation" in env:
-            raise ValueError(
-                f"env={env['name']} asks a language model: expected one, such as model=smollm2_135m"
-            )
-        return
-    if "generation" not in env:
-        raise ValueError(
-            f"env={env['name']} with model={config['model']['name']}: expected an environment that "
-            "asks a language model, such as env=arithmetic_text, or no model"
-        )
-    if importlib.util.find_spec("transformers") is None:
+def check_installed(config: Config) -> None:
+    """Raises ValueError where a language model is asked for and transformers is not installed."""
+    if "model" in config and importlib.util.find_spec("transformers") is None:
         raise ValueError(
             f"model={config['model']['name']}: needs transformers, pip install 'grpo-bench[lm]'"
         )

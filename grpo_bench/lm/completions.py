@@ -58,6 +58,20 @@ class Completions:
         return Completions(*parts, self.group_size)
 
 
+def joined(first: Completions, second: Completions) -> Completions:
+    """Both, one after the other, padded to the longer; of one group size."""
+    width = max(first.ids.shape[1], second.ids.shape[1])
+
+    def both(name: str) -> Tensor:
+        rows = [getattr(part, name) for part in (first, second)]
+        if rows[0].dim() == 2:
+            rows = [torch.nn.functional.pad(row, (0, width - row.shape[1])) for row in rows]
+        return torch.cat(rows)
+
+    group_size = first.group_size
+    return Completions(both("ids"), both("length"), both("logp"), both("truncated"), group_size)
+
+
 def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Prompts as ids (P, L), padded on the right with 0, and their lengths (P,).
 

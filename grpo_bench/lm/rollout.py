@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grpo_bench.lm.completions import Completions
+from grpo_bench.lm.completions import Completions, joined
 from grpo_envs.task import IntArray, Outcome
 
 
@@ -22,6 +22,13 @@ class Rollout:
     completions: Completions  # n
     texts: list[str]  # n
     outcome: Outcome  # of (n,) arrays
+    replaced: tuple[Rollout, ...] = ()  # groups that were played and taught nothing
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were drawn, also for what was replaced."""
+        own = int(self.completions.length.sum())
+        return own + sum(part.tokens for part in self.replaced)
 
     @property
     def group_size(self) -> int:
@@ -61,6 +68,34 @@ class Rollout:
                 {name: values[rows] for name, values in outcome.components.items()},
             ),
         )
+
+
+def joined_rollouts(first: Rollout, second: Rollout) -> Rollout:
+    """The groups of both."""
+    a, b = first.outcome, second.outcome
+    return Rollout(
+        np.concatenate([first.problem_ids, second.problem_ids]),
+        first.prompts + second.prompts,
+        joined(first.completions, second.completions),
+        first.texts + second.texts,
+        Outcome(
+            np.concatenate([a.reward, b.reward]),
+            np.concatenate([a.terminated, b.terminated]),
+            np.concatenate([a.success, b.success]),
+            {
+                name: np.concatenate([a.components[name], b.components[name]])
+                for name in a.components
+            },
+        ),
+        first.replaced + second.replaced,
+    )
+
+
+def without_spread_of_success(rollout: Rollout, tol: float) -> NDArray[np.bool_]:
+    """Groups whose outcomes have a standard deviation of at most ``tol``, (P,)."""
+    outcomes = rollout.success.reshape(-1, rollout.group_size)
+    flat: NDArray[np.bool_] = outcomes.std(axis=1) <= tol + 1e-12
+    return flat
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:

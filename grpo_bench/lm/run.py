@@ -45,7 +45,7 @@ def learn(run: Run, config: dict[str, Any], device: str, news: News) -> None:
             if recorder.tokens and share >= recorder.evaluated / config["budget"]["evaluations"]:
                 recorder.evaluate("validation")
             rollout = trainer.collect()
-            recorder.tokens += int(rollout.mask.sum())
+            recorder.tokens += rollout.tokens
             recorder.log(trainer.update(rollout, remaining=1.0 - share))
             news(stage(rollout), min(recorder.tokens / total, 1.0), recorder.success)
     finally:

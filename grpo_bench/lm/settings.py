@@ -18,7 +18,7 @@ COMMON = (
 )
 OF_GRPO = (
     *("clip_range_high", "clip_dual", "surrogate", "ratio", "baseline", "ddof", "eps"),
-    "mask_truncated",
+    *("mask_truncated", "max_refills", "spread_tol"),
 )
 OF_PPO = ("critic", "critic_rank", "gamma", "gae_lambda", "vf_coef", "clip_range_vf")
 
@@ -49,6 +49,8 @@ class Settings:
     ddof: int = 0
     eps: float = 1e-4
     mask_truncated: bool = False
+    max_refills: int = 0
+    spread_tol: float = 0.0
     # PPO
     critic: str = "separate"
     critic_rank: int = 16  # of the adapters of a LoRA critic

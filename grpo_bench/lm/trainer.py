@@ -31,7 +31,12 @@ from grpo_bench.lm.lora import Lora, Reference
 from grpo_bench.lm.models import LanguageModel, check_source, load_model
 from grpo_bench.lm.optimizer import OPTIMIZERS, make_optimizer
 from grpo_bench.lm.parallel import World
-from grpo_bench.lm.rollout import Rollout, rollout_metrics
+from grpo_bench.lm.rollout import (
+    Rollout,
+    joined_rollouts,
+    rollout_metrics,
+    without_spread_of_success,
+)
 from grpo_bench.lm.settings import Settings, settings_of
 from grpo_bench.lm.signals import Signal, StepLog
 from grpo_bench.lm.tasks import TextTask, task_of
@@ -76,6 +81,11 @@ class Trainer:
         phases: Phases | None = None,
     ) -> None:
         check_model(lm.model)
+        if settings.max_refills and world is not None and world.size > 1:
+            raise ValueError(
+                f"max_refills={settings.max_refills} in {world.size} processes, which would play "
+                "different numbers of groups: expected 0"
+            )
         self.lm, self.task, self.settings = lm, task, settings
         self.critic, self.reference = critic, reference
         self.world = World() if world is None else world
@@ -106,8 +116,22 @@ class Trainer:
     # -- the rollout ------------------------------------------------------------------------------
 
     def collect(self) -> Rollout:
-        """Groups of completions of new problems, judged."""
-        ids = self.task.sample(self.problem_rng, self.n_problems)[self.world.own(self.n_problems)]
+        """Groups of completions of new problems, judged. Dynamic sampling (DAPO, arXiv 2503.14476)
+        replaces those whose outcomes are all alike, at most ``max_refills`` times."""
+        rollout = self._play(self.n_problems)
+        for _ in range(self.settings.max_refills):
+            flat = without_spread_of_success(rollout, self.settings.spread_tol)
+            if not flat.any():
+                break
+            fresh = self._play(int(flat.sum()))
+            kept, dropped = ((~flat).nonzero()[0].tolist(), flat.nonzero()[0].tolist())
+            gone = (*rollout.replaced, rollout.of_groups(dropped))
+            rollout = replace(joined_rollouts(rollout.of_groups(kept), fresh), replaced=gone)
+        return rollout
+
+    def _play(self, n_problems: int) -> Rollout:
+        """That many groups, of which this is one rank's part."""
+        ids = self.task.sample(self.problem_rng, n_problems)[self.world.own(n_problems)]
         with self.phases("generation"):
             prompts = self.task.prompts(ids)
             completions = generate(
@@ -151,7 +175,8 @@ class Trainer:
                 f"loss {metrics['train/loss']}, gradient norm {metrics['train/grad_norm']} after "
                 f"{self.gradient_steps} steps: the weights are lost; take a lower learning_rate"
             )
-        spread = {f"rollout/{name}": value for name, value in spread_metrics([rollout]).items()}
+        played = [rollout, *rollout.replaced]
+        spread = {f"rollout/{name}": value for name, value in spread_metrics(played).items()}
         return {**rollout_metrics(rollout), **spread, **metrics}
 
     def _step(self, rollout: Rollout, signal: Signal, groups: list[int], log: StepLog) -> None:

@@ -7,7 +7,8 @@ pytest.importorskip("transformers")
 
 from tiny import EOS, PROMPTS, VOCABULARY, plain_logp, texts, tiny_llama
 
-from grpo_bench.lm.generation import GroupCache, generate
+from grpo_bench.lm.completions import pad_prompts
+from grpo_bench.lm.generation import GroupCache, common_prefix, generate
 from grpo_bench.lm.sampling import draw
 
 MANY_ENDS = list(range(EOS, VOCABULARY, 6))  # a sixth of the tokens: most completions end early
@@ -50,6 +51,27 @@ def test_logp_is_that_of_a_pass_of_the_whole_text(model, temperature):
         rows = plain_logp(model, PROMPTS[i // 8], text, temperature)
         expected = rows.gather(1, torch.tensor(text)[:, None]).squeeze(1)
         torch.testing.assert_close(completions.logp[i, : len(text)], expected, rtol=0, atol=2e-5)
+
+
+ALIKE = [[7, 5, 9, 3], [7, 5, 9, 8, 8], [7, 5, 9], [7, 5, 4, 3]]  # the third is all the first's
+
+
+@pytest.mark.parametrize("prompts", [ALIKE, ALIKE[:3], ALIKE[:1], [ALIKE[0], ALIKE[0]]])
+def test_prompts_that_begin_alike(model, prompts):
+    """The same completions as of each prompt alone, whatever they have in common."""
+    together = texts(sampled(model, prompts, group_size=2, temperature=0.0))
+    for i, prompt in enumerate(prompts):
+        alone = texts(sampled(model, [prompt], group_size=2, temperature=0.0))
+        assert together[2 * i : 2 * i + 2] == alone
+
+
+@pytest.mark.parametrize(
+    ("prompts", "common"),
+    [(ALIKE, 2), (ALIKE[:2], 3), (ALIKE[:3], 2), (ALIKE[:1], 0), ([[4, 0], [4]], 0)],
+)
+def test_common_prefix_leaves_a_token_of_each(prompts, common):
+    ids, length = pad_prompts(prompts, torch.device("cpu"))
+    assert common_prefix(ids, length) == common
 
 
 def test_logp_in_bfloat16():

@@ -1,0 +1,49 @@
+"""conf/model: its files are what ``load_model`` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+import grpo_bench.run  # noqa: F401  (registers the launcher)
+from grpo_bench.config import CONF
+from grpo_bench.lm.lora import Lora
+from grpo_bench.lm.shapes import SHAPES
+from grpo_bench.lm.trainer import lora_of
+
+
+def chosen(*overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config: Any = OmegaConf.to_container(compose("config", [*overrides]).model)
+    return config
+
+
+@pytest.mark.parametrize("name", ["smollm2_135m", *SHAPES])
+def test_every_model_has_its_file(name: str) -> None:
+    config = chosen(f"model={name}")
+    assert lora_of(config) == Lora()
+    del config["lora"]
+    assert config == {
+        "name": name,
+        "source": name,
+        "dtype": "bfloat16",
+        "optimizer": "adamw",
+        "gradient_checkpointing": False,
+        "save": name not in SHAPES,  # random weights are worth nothing
+    }
+
+
+def test_these_are_all() -> None:
+    files = {path.stem for path in (CONF / "model").glob("*.yaml")}
+    assert files == {"smollm2_135m", "pretrained", *SHAPES}
+
+
+def test_adapters_by_name() -> None:
+    config = chosen("model=tiny", "model.lora.rank=2", "model.lora.target_modules=[q_proj]")
+    assert lora_of(config) == Lora(2, 32, ("q_proj",))
