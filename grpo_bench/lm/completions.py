@@ -52,7 +52,7 @@ class Completions:
     def of_groups(self, groups: Sequence[int]) -> Completions:
         """The completions of some prompts, in that order, still padded to T."""
         members = torch.arange(self.group_size)
-        rows = torch.as_tensor(groups)[:, None] * self.group_size + members
+        rows = torch.as_tensor(groups, dtype=torch.long)[:, None] * self.group_size + members
         rows = rows.flatten().to(self.ids.device)
         parts = (self.ids[rows], self.length[rows], self.logp[rows], self.truncated[rows])
         return Completions(*parts, self.group_size)

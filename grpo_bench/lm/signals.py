@@ -29,7 +29,9 @@ class Signal:
     def rows(self, groups: list[int]) -> Tensor:
         """The rows of some groups, in that order."""
         members = torch.arange(self.group_size)
-        return (torch.tensor(groups)[:, None] * self.group_size + members).flatten()
+        return (
+            torch.tensor(groups, dtype=torch.long)[:, None] * self.group_size + members
+        ).flatten()
 
     def of(self, rows: Tensor) -> Signal:
         """Some of the completions."""

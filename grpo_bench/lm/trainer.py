@@ -427,4 +427,6 @@ def lora_of(model: Config) -> Lora:
 
 def _rows(groups: list[int], group_size: int) -> Tensor:
     """The rows of some groups, in that order."""
-    return (torch.tensor(groups)[:, None] * group_size + torch.arange(group_size)).flatten()
+    return (
+        torch.tensor(groups, dtype=torch.long)[:, None] * group_size + torch.arange(group_size)
+    ).flatten()
