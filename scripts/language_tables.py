@@ -1,0 +1,142 @@
+"""How the language models of results/reference/lm learned, and what they say before and after.
+
+python scripts/language_tables.py            # write curves.md, curves.csv and completions.md there
+python scripts/language_tables.py --check    # change nothing; exit 1 if they would change
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from grpo_bench.records.load import load_results
+from grpo_bench.report import csv
+from grpo_bench.report.numbers import hundredths
+from grpo_bench.report.writers import grid
+from grpo_bench.stats import mean_interval
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = Path("results/reference/lm")
+TEXT = ("task", "algo", "question", "before", "after")
+SHOWN = 6  # completions of each task
+SUCCESS = "eval/validation/success"
+CURVES = (
+    "Greedy success on all 540 validation problems, before training and at each evaluation: mean "
+    "over the seeds [95 %, Student's t]. At: tokens drawn so far, mean over the seeds."
+)
+EXAMPLES = (
+    "The first validation problems, answered greedily before and after training by the run of seed "
+    "{seed}. ✓: right, and for `format_text` well formed."
+)
+
+
+def curves(folder: Path) -> pd.DataFrame:
+    """One row for each task, algorithm and evaluation."""
+    metrics = load_results(folder).metrics
+    rows = metrics[metrics["metric"] == SUCCESS].sort_values(["run", "transitions"], kind="stable")
+    rows = rows.assign(evaluation=rows.groupby("run").cumcount())
+    table = []
+    for (env, algo, evaluation), part in rows.groupby(["env", "algo", "evaluation"]):
+        interval = mean_interval(part["value"])
+        table.append(
+            {
+                "env": env,
+                "algo": algo,
+                "evaluation": evaluation,
+                "seeds": len(part),
+                "tokens": part["transitions"].mean(),
+                "success": interval.estimate,
+                "low": max(interval.low, 0.0),
+                "high": min(interval.high, 1.0),
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """The curves as people read them: a row for each task and algorithm."""
+    rows = []
+    for (env, algo), part in table.groupby(["env", "algo"]):
+        cells = {}
+        for row in part.to_dict("records"):
+            value = hundredths(row["success"])
+            if row["low"] < row["high"]:
+                value += f" [{hundredths(row['low'])}, {hundredths(row['high'])}]"
+            name = "before" if row["evaluation"] == 0 else f"evaluation {row['evaluation']}"
+            cells[name] = f"{value} at {row['tokens'] / 1000:.0f}k" if row["evaluation"] else value
+        rows.append({"task": env, "algo": algo, "seeds": str(part["seeds"].max()), **cells})
+    return pd.DataFrame(rows).fillna("")
+
+
+def examples(folder: Path, algo: str = "grpo") -> str:
+    """Completions before and after, of the lowest seed of each task, in Markdown."""
+    runs = load_results(folder).runs
+    parts = []
+    for env, rows in runs[(runs["algo"] == algo) & (runs["status"] == "ok")].groupby("env"):
+        run = rows.sort_values("seed").iloc[0]
+        if run["config"]["env"].get("shuffled_rewards"):
+            continue
+        table = pd.DataFrame(pairs(folder / run["run"])[:SHOWN])
+        parts += [f"**{env}**", "", grid(table, TEXT), "", EXAMPLES.format(seed=run["seed"]), ""]
+    return "\n".join(parts)
+
+
+def pairs(run: Path) -> list[dict[str, str]]:
+    """Question, first and last completion of each validation problem that a record shows."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for line in (run / "completions.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["split"] == "validation":
+            found.setdefault(entry["problem_id"], []).append(entry)
+    return [
+        {
+            "question": _cell(entries[0]["question"]),
+            "before": _judged(entries[0]),
+            "after": _judged(entries[-1]),
+        }
+        for entries in found.values()
+    ]
+
+
+def _judged(entry: dict[str, Any]) -> str:
+    best = 1.0 if "<answer>" not in entry["question"] else 1.5
+    return f"{'✓' if entry['reward'] >= best else '✗'} {_cell(entry['completion'])}"
+
+
+def _cell(text: str) -> str:
+    """A text on one line of a Markdown table, as it stands."""
+    flat = " ".join(text.split()).replace("`", "'")
+    return f"`{flat}`" if flat else "(nothing)"
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    """Write or check the files; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="exit 1 if a file is not up to date")
+    check = parser.parse_args(arguments).check
+    folder = root / RECORDS
+    table = curves(folder)
+    texts = {
+        "curves.csv": csv(table),
+        "curves.md": f"{grid(shown(table), TEXT)}\n\n<sub>{CURVES}</sub>\n",
+        "completions.md": examples(folder),
+    }
+    status = 0
+    for name, text in texts.items():
+        path = folder / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if check:
+            print(f"{RECORDS / name}: not what the records give")
+            status = 1
+        else:
+            path.write_text(text, encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
