@@ -1,0 +1,69 @@
+"""The side of ``lm_step.py`` that does what no step can do without, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from _lm_sides import Settings, Turns, configuration, problems, serve, task_of
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from grpo_bench.lm.completions import Completions
+from grpo_bench.lm.logprobs import Packed, pack
+from grpo_bench.lm.models import load_model
+
+
+def floor(settings: Settings, turns: Turns) -> None:
+    """The floor of generation, then that of the passes."""
+    lm = load_model(settings.model)
+    task = task_of(configuration(settings))
+    weights = matrices(lm.model)
+    completions = full_length(settings)
+    for ids in problems(task, settings):
+        prompts = lm.tokenizer.apply_chat_template(
+            task.chats(ids), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        with turns.phases("generation"):
+            for _ in range(settings.new_tokens):
+                read(weights)
+        passes(lm.model, pack(prompts, completions, settings.group_size))
+        if not turns.stepped():
+            return
+
+
+def matrices(model: PreTrainedModel) -> list[Tensor]:
+    """The weights that a token meets: all but the embeddings, of which it needs one row; where they
+    are the head's too, they are one of them."""
+    embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    trunk = [weight for weight in model.get_decoder().parameters() if weight is not embeddings]
+    return [weight.detach() for weight in (*trunk, head) if weight.dim() == 2]
+
+
+def read(weights: Sequence[Tensor]) -> None:
+    """Each matrix times one vector: the least that a new token costs, since it takes the time to
+    read all weights once. More rows, attention, norms and sampling are above the floor."""
+    for weight in weights:
+        nn.functional.linear(weight.new_ones(1, weight.shape[1]), weight)
+
+
+def passes(model: PreTrainedModel, rows: Packed) -> None:
+    """The trunk forward and backward over each prompt once and its completions, with plain causal
+    attention, and the head where a token of a completion is predicted. No softmax and no loss."""
+    states = model.get_decoder()(input_ids=rows.ids, use_cache=False).last_hidden_state
+    logits = model.get_output_embeddings()(states.flatten(0, 1)[rows.source])
+    logits.backward(torch.ones_like(logits))
+    model.zero_grad()
+
+
+def full_length(settings: Settings) -> Completions:
+    """Completions that none ended before the limit; which tokens does not matter."""
+    n, longest = settings.completions, settings.new_tokens
+    ids = torch.zeros(n, longest, dtype=torch.long)
+    return Completions(
+        ids, torch.full((n,), longest), ids.float(), ids[:, 0] == 0, settings.group_size
+    )
+
+
+if __name__ == "__main__":
+    serve(floor)

@@ -1,0 +1,223 @@
+"""What the sides of ``lm_step.py`` share. Each is a script, ``_lm_NAME.py``, in its own process: it
+loads once, takes a first step that does not count, and the next ones when it is told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from numpy.typing import NDArray
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from grpo_bench.config import CONF, resolved
+from grpo_bench.meter import Phases, peak_resident_bytes, reset_peak
+from grpo_envs.task import Task
+
+PARTS = ("generation", "scoring", "logprobs", "optimizer")  # what is timed apart; see ``Turn``
+PRECISIONS = {  # of TRL's weights, and of the optimiser that moves them
+    "same": "bfloat16, our optimiser",
+    "autocast": "float32, autocast, AdamW",
+    "bfloat16": "bfloat16, AdamW in bfloat16",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What both sides do.
+
+    Attributes:
+        beta: weight of the KL to the reference (k3 in the loss); 0: there is no reference.
+        whole: no completion ends before ``new_tokens``, so that both have the same work.
+        precision: TRL's, a name in ``PRECISIONS``; ours is ``same``.
+        threads: of torch.
+    """
+
+    model: str = "smollm2_135m"
+    prompts: int = 4
+    group_size: int = 8
+    new_tokens: int = 16
+    temperature: float = 0.7
+    beta: float = 0.0
+    learning_rate: float = 1e-5
+    whole: bool = True
+    precision: str = "same"
+    seed: int = 1
+    threads: int = 1
+
+    @property
+    def completions(self) -> int:
+        """Of a step."""
+        return self.prompts * self.group_size
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What some steps took.
+
+    Attributes:
+        seconds: wall seconds of the ``whole``, and of each of ``PARTS``; the rest of it, which is
+            the passes forward and backward mostly, is ``passes``.
+        peak: bytes resident at most, during these steps.
+        rewards: mean of each step.
+    """
+
+    seconds: dict[str, float]
+    peak: int
+    rewards: list[float]
+
+
+# -- the benchmark's end --------------------------------------------------------------------------
+
+
+@contextmanager
+def side(name: str, settings: Settings) -> Iterator[Callable[[int], Turn]]:
+    """A side in its process, until the block ends: takes so many steps, and tells of them. Raises
+    RuntimeError if the process ended before, with what it had to say."""
+    script = Path(__file__).with_name(f"_lm_{name}.py")
+    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, str(script), json.dumps(asdict(settings))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | quiet | {"OMP_NUM_THREADS": str(settings.threads)},
+        ) as process,
+    ):
+        steps, answers = process.stdin, process.stdout
+        assert steps is not None and answers is not None
+
+        def take(n: int) -> Turn:
+            if process.poll() is None:
+                print(n, file=steps, flush=True)
+            if line := answers.readline():
+                return Turn(**json.loads(line))
+            errors.seek(0)
+            raise RuntimeError(f"_lm_{name}.py ended:\n{errors.read()[-4000:]}")
+
+        try:
+            yield take
+        finally:
+            process.kill()
+
+
+# -- the side's end -------------------------------------------------------------------------------
+
+
+def serve(side: Callable[[Settings, Turns], None]) -> None:
+    """Run a side with the settings on the command line. It reads the numbers of steps on the input,
+    one a line, and answers each with a ``Turn`` as JSON; whatever else is printed goes to the
+    errors."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    settings = Settings(**json.loads(sys.argv[1]))
+    torch.set_num_threads(settings.threads)
+    side(settings, Turns(sys.stdin, answers))
+
+
+class Turns:
+    """Counts the steps that were asked for, and tells what they took.
+
+    Attributes:
+        phases: for a side to time its ``PARTS``; the optimiser is timed here, whichever it is.
+        rewards: for a side to append the mean of each step.
+    """
+
+    def __init__(self, steps: IO[str], answers: IO[str]) -> None:
+        self.phases = Phases()
+        self.rewards: list[float] = []
+        self._steps, self._answers = steps, answers
+        self._left = 0
+        self._start = 0.0
+        stack = ExitStack()
+
+        def begins(*_: Any) -> None:
+            stack.enter_context(self.phases("optimizer"))
+
+        register_optimizer_step_pre_hook(begins)
+        register_optimizer_step_post_hook(lambda *_: stack.close())
+
+    def stepped(self) -> bool:
+        """Called after each step: False if there is nothing more to do. It returns when the next
+        step is wanted."""
+        self._left -= 1
+        if self._left > 0:
+            return True
+        if self._left == 0:  # it is -1 after the first step, which nobody asked for
+            self._tell()
+        line = self._steps.readline()
+        self._left = int(line or 0)
+        self.rewards.clear()
+        self.phases.seconds.clear()
+        reset_peak()
+        self._start = time.perf_counter()
+        return line != ""
+
+    def _tell(self) -> None:
+        whole = time.perf_counter() - self._start
+        seconds = {name: self.phases.seconds.get(name, 0.0) for name in PARTS}
+        seconds |= {"passes": whole - sum(seconds.values()), "whole": whole}
+        turn = Turn(seconds, peak_resident_bytes(), self.rewards)
+        print(json.dumps(asdict(turn)), file=self._answers, flush=True)
+
+
+# -- what all of them do --------------------------------------------------------------------------
+
+
+def configuration(settings: Settings) -> dict[str, Any]:
+    """Of a run of ours: GRPO with TRL's standard deviation (ddof 1), and one gradient step on all
+    completions in one pass."""
+    values = {
+        "model": settings.model,
+        "env": "arithmetic_text",
+        "algo": "grpo",
+        "device": "cpu",
+        "threads": settings.threads,
+        "seed": settings.seed,
+        "env.generation.max_new_tokens": settings.new_tokens,
+        "env.generation.temperature": settings.temperature,
+        "env.train.episodes": settings.completions,
+        "env.train.max_tokens": 2**20,
+        "algo.group_size": settings.group_size,
+        "algo.learning_rate": settings.learning_rate,
+        "algo.minibatches": 1,
+        "algo.n_epochs": 1,
+        "algo.kl": "k3" if settings.beta else "none",
+        "+algo.kl_coef": settings.beta,
+        "+algo.ddof": 1,
+        "+algo.max_grad_norm": 1.0,
+    }
+    overrides = [f"{key}={value}" for key, value in values.items()]
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return resolved(compose("config", overrides))
+
+
+def task_of(config: dict[str, Any]) -> Task:
+    """The task of a configuration."""
+    env: Any = gym.make_vec(config["env"]["id"], 1, **config["env"]["kwargs"]).unwrapped
+    return env.task  # type: ignore[no-any-return]
+
+
+def problems(task: Task, settings: Settings) -> Iterator[NDArray[np.int64]]:
+    """The problems of each step, (prompts,), the same for all sides."""
+    rng = np.random.default_rng(settings.seed)
+    while True:
+        yield task.sample(rng, settings.prompts, "train")
