@@ -9,7 +9,8 @@ from torch import Tensor
 def tempered(logits: Tensor, temperature: float) -> Tensor:
     """logits / temperature in float32: after a log-softmax in bfloat16 the ratio of probabilities
     in the update and at sampling would not be 1 before anything has been learned."""
-    return logits.float() / temperature
+    # a tensor with a dimension, whose type counts: no copy of the logits in float32 before
+    return logits / logits.new_full((1,), temperature, dtype=torch.float32)
 
 
 def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,9 +34,9 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, T
         return tokens, torch.zeros_like(uniform)
     scaled = tempered(logits, temperature)
     top = scaled.amax(dim=-1, keepdim=True)
-    cumulative = (scaled - top).exp_().cumsum(dim=-1)
+    cumulative = scaled.sub_(top).exp_().cumsum(dim=-1)
     total = cumulative[:, -1:]
     # uniform * total is below total, rounded too: a token is found, and never one of probability 0
     tokens = torch.searchsorted(cumulative, uniform * total, right=True)
     tokens.clamp_(max=logits.shape[-1] - 1)  # where the sums are NaN none is found
-    return tokens, scaled.gather(-1, tokens) - top - total.log()
+    return tokens, tempered(logits.gather(-1, tokens), temperature) - top - total.log()
