@@ -5,29 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from _lm_sides import Settings, Turns, configuration, problems, serve, task_of
+from _lm_sides import Settings, Turns, configuration, problems, serve
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.logprobs import Packed, pack
 from grpo_bench.lm.models import load_model
+from grpo_bench.lm.tasks import TextTask
 
 
 def floor(settings: Settings, turns: Turns) -> None:
     """The floor of generation, then that of the passes."""
     lm = load_model(settings.model)
-    task = task_of(configuration(settings))
+    text = TextTask(configuration(settings)["env"], lm)
     weights = matrices(lm.model)
     completions = full_length(settings)
-    for ids in problems(task, settings):
-        prompts = lm.tokenizer.apply_chat_template(
-            task.chats(ids), add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+    for ids in problems(text.task, settings):
         with turns.phases("generation"):
             for _ in range(settings.new_tokens):
                 read(weights)
-        passes(lm.model, pack(prompts, completions, settings.group_size))
+        passes(lm.model, pack(text.prompts(ids), completions, settings.group_size))
         if not turns.stepped():
             return
 

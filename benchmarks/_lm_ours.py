@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest import mock
+from typing import Any
 
-from _lm_sides import Settings, Turns, configuration, problems, serve, task_of
+import numpy as np
+from _lm_sides import Settings, Turns, by_turns, configuration, problems, serve
 
+from grpo_bench.lm.models import LanguageModel
+from grpo_bench.lm.tasks import TextTask
 from grpo_bench.lm.trainer import make_trainer
+from grpo_envs.task import IntArray, Outcome
 
 
 def ours(settings: Settings, turns: Turns) -> None:
-    """Collect and update, on the problems that are the same for all sides."""
+    """Collect and update."""
     config = configuration(settings)
-    trainer = make_trainer(config, device="cpu")
-    trainer.phases = turns.phases
+    trainer = make_trainer(config, phases=turns.phases)
+    trainer.task = GivenProblems(config["env"], trainer.lm, settings)
     if settings.whole:
         trainer.lm = replace(trainer.lm, eos_ids=())
-    given = problems(task_of(config), settings)
-    with mock.patch.object(trainer.task, "sample", side_effect=given):
-        while True:
-            rollout = trainer.collect()
-            trainer.update(rollout)
-            turns.rewards.append(float(rollout.outcome.reward.mean()))
-            if not turns.stepped():
-                return
+    while True:
+        rollout = trainer.collect()
+        trainer.update(rollout)
+        turns.rewards.append(float(rollout.success.mean()))
+        if not turns.stepped():
+            return
+
+
+class GivenProblems(TextTask):
+    """The problems that are the same for all sides."""
+
+    def __init__(self, env: dict[str, Any], lm: LanguageModel, settings: Settings) -> None:
+        super().__init__(env, lm)
+        self.given = problems(self.task, settings)
+        self.whole = settings.whole
+
+    def sample(self, rng: np.random.Generator, n: int) -> IntArray:
+        return next(self.given)
+
+    def judge(self, ids: IntArray, texts: list[str]) -> Outcome:
+        outcome = super().judge(ids, texts)
+        return replace(outcome, reward=by_turns(outcome.reward)) if self.whole else outcome
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
@@ -43,7 +42,8 @@ class Settings:
 
     Attributes:
         beta: weight of the KL to the reference (k3 in the loss); 0: there is no reference.
-        whole: no completion ends before ``new_tokens``, so that both have the same work.
+        whole: no completion ends before ``new_tokens``, and rewards are 0 and 1 by turns, so that
+            both have the same work: ours leaves out a group whose rewards are all the same.
         precision: TRL's, a name in ``PRECISIONS``; ours is ``same``.
         threads: of torch.
     """
@@ -210,14 +210,13 @@ def configuration(settings: Settings) -> dict[str, Any]:
         return resolved(compose("config", overrides))
 
 
-def task_of(config: dict[str, Any]) -> Task:
-    """The task of a configuration."""
-    env: Any = gym.make_vec(config["env"]["id"], 1, **config["env"]["kwargs"]).unwrapped
-    return env.task  # type: ignore[no-any-return]
-
-
 def problems(task: Task, settings: Settings) -> Iterator[NDArray[np.int64]]:
     """The problems of each step, (prompts,), the same for all sides."""
     rng = np.random.default_rng(settings.seed)
     while True:
         yield task.sample(rng, settings.prompts, "train")
+
+
+def by_turns(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As many rewards, 0 and 1 in turn."""
+    return np.arange(len(rewards)) % 2.0

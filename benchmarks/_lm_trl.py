@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _lm_sides import Settings, Turns, configuration, problems, serve, task_of
+from _lm_sides import Settings, Turns, by_turns, configuration, problems, serve
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -19,6 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_bench.lm.models import SMOLLM2, LanguageModel, load_model
 from grpo_bench.lm.optimizer import make_optimizer
 from grpo_bench.lm.smollm2 import cache_folder, converted, gguf_file
+from grpo_bench.lm.tasks import task_of
 from grpo_bench.meter import Phases
 from grpo_envs.task import Task
 
@@ -27,7 +28,7 @@ STEPS = 1000  # of which the data set has the problems; then they come again
 
 def trl(settings: Settings, turns: Turns) -> None:
     """Train for ever, waiting between two steps."""
-    task = task_of(configuration(settings))
+    task = task_of(configuration(settings)["env"])
     lm = load_model(settings.model)
     with tempfile.TemporaryDirectory() as folder:
         model = reloaded(settings, lm, Path(folder))
@@ -35,7 +36,7 @@ def trl(settings: Settings, turns: Turns) -> None:
             model=model,
             args=arguments(settings, folder),
             processing_class=lm.tokenizer,
-            reward_funcs=reward_of(task, turns),
+            reward_funcs=reward_of(task, settings, turns),
             train_dataset=data(task, settings),
             callbacks=[InTurns(turns)],
             optimizers=(optimizer(settings, model), None),
@@ -91,14 +92,14 @@ def data(task: Task, settings: Settings) -> Dataset:
     return Dataset.from_dict({"prompt": task.chats(ids), "problem": ids})
 
 
-def reward_of(task: Task, turns: Turns) -> Callable[..., list[float]]:
+def reward_of(task: Task, settings: Settings, turns: Turns) -> Callable[..., list[float]]:
     """The task's, as TRL calls it."""
 
     def reward(completions: list[Any], problem: list[int], **_: Any) -> list[float]:
         replies = [completion[0]["content"] for completion in completions]
         rewards = task.score_replies(np.array(problem), replies).reward
         turns.rewards.append(float(rewards.mean()))
-        return [float(value) for value in rewards]
+        return (by_turns(rewards) if settings.whole else rewards).tolist()
 
     return reward
 
@@ -117,7 +118,7 @@ def optimizer(settings: Settings, model: PreTrainedModel) -> torch.optim.Optimiz
     """Ours, or None for TRL's own."""
     if settings.precision != "same":
         return None
-    return make_optimizer("adamw", model, settings.learning_rate)
+    return make_optimizer("adamw", model.parameters(), settings.learning_rate)
 
 
 def time_parts(trainer: GRPOTrainer, phases: Phases) -> None:

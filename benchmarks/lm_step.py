@@ -51,10 +51,12 @@ def measured(
         chosen[FLOOR] = ("floor", settings)
     with ExitStack() as running:
         sides = {name: running.enter_context(side(*what)) for name, what in chosen.items()}
-        subjects: dict[str, Callable[[int], Turn]] = {}
-        for name, take in sides.items():
-            subjects[name] = lambda turn, take=take: take(steps)
-        return in_turns(subjects, repeats)
+        return in_turns({name: taking(take, steps) for name, take in sides.items()}, repeats)
+
+
+def taking(take: Callable[[int], Turn], steps: int) -> Callable[[int], Turn]:
+    """So many steps, whichever turn it is."""
+    return lambda turn: take(steps)
 
 
 def add_rows(table: Table, settings: Settings, turns: dict[str, list[Turn]], steps: int) -> None:
