@@ -130,14 +130,16 @@ def serve(side: Callable[[Settings, Turns], None]) -> None:
     os.dup2(2, 1)
     settings = Settings(**json.loads(sys.argv[1]))
     torch.set_num_threads(settings.threads)
-    side(settings, Turns(sys.stdin, answers))
+    turns = Turns(sys.stdin, answers)
+    with turns.optimizer_timed():
+        side(settings, turns)
 
 
 class Turns:
     """Counts the steps that were asked for, and tells what they took.
 
     Attributes:
-        phases: for a side to time its ``PARTS``; the optimiser is timed here, whichever it is.
+        phases: for a side to time its ``PARTS``.
         rewards: for a side to append the mean of each step.
     """
 
@@ -147,13 +149,20 @@ class Turns:
         self._steps, self._answers = steps, answers
         self._left = 0
         self._start = 0.0
-        stack = ExitStack()
+
+    @contextmanager
+    def optimizer_timed(self) -> Iterator[None]:
+        """Count the steps of optimisers as a part, whichever they are."""
+        step = ExitStack()
 
         def begins(*_: Any) -> None:
-            stack.enter_context(self.phases("optimizer"))
+            step.enter_context(self.phases("optimizer"))
 
-        register_optimizer_step_pre_hook(begins)
-        register_optimizer_step_post_hook(lambda *_: stack.close())
+        def ends(*_: Any) -> None:
+            step.close()
+
+        with register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends):
+            yield
 
     def stepped(self) -> bool:
         """Called after each step: False if there is nothing more to do. It returns when the next
