@@ -16,15 +16,17 @@ from grpo_bench.lm.tasks import TextTask
 
 
 def floor(settings: Settings, turns: Turns) -> None:
-    """The floor of generation, then that of the passes."""
+    """The floor of generation, the same for as many vectors as there are completions (timed as
+    ``rows``), and the floor of the passes."""
     lm = load_model(settings.model)
     text = TextTask(configuration(settings)["env"], lm)
     weights = matrices(lm.model)
     completions = full_length(settings)
     for ids in problems(text.task, settings):
         with turns.phases("generation"):
-            for _ in range(settings.new_tokens):
-                read(weights)
+            read(weights, 1, settings.new_tokens)
+        with turns.phases("rows"):
+            read(weights, settings.completions, settings.new_tokens)
         passes(lm.model, pack(text.prompts(ids), completions, settings.group_size))
         if not turns.stepped():
             return
@@ -38,11 +40,12 @@ def matrices(model: PreTrainedModel) -> list[Tensor]:
     return [weight.detach() for weight in (*trunk, head) if weight.dim() == 2]
 
 
-def read(weights: Sequence[Tensor]) -> None:
-    """Each matrix times one vector: the least that a new token costs, since it takes the time to
-    read all weights once. More rows, attention, norms and sampling are above the floor."""
-    for weight in weights:
-        nn.functional.linear(weight.new_ones(1, weight.shape[1]), weight)
+def read(weights: Sequence[Tensor], rows: int, tokens: int) -> None:
+    """Each matrix times some vectors, once for each new token. One vector takes the time to read
+    all weights: less, no token can cost. Attention, norms, sampling, prompts are above that."""
+    for _ in range(tokens):
+        for weight in weights:
+            nn.functional.linear(weight.new_ones(rows, weight.shape[1]), weight)
 
 
 def passes(model: PreTrainedModel, rows: Packed) -> None:

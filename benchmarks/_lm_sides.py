@@ -28,7 +28,8 @@ from grpo_bench.config import CONF, resolved
 from grpo_bench.meter import Phases, peak_resident_bytes, reset_peak
 from grpo_envs.task import Task
 
-PARTS = ("generation", "scoring", "logprobs", "optimizer")  # what is timed apart; see ``Turn``
+# What is timed apart; see ``Turn``. Rows are the floor's.
+PARTS = ("generation", "scoring", "logprobs", "optimizer", "rows")
 PRECISIONS = {  # of TRL's weights, and of the optimiser that moves them
     "same": "bfloat16, our optimiser",
     "autocast": "float32, autocast, AdamW",

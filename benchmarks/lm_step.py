@@ -21,16 +21,17 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 from _compare import Table, in_turns, parser, progress, ratio, spread, verdict
-from _lm_sides import PARTS, PRECISIONS, Settings, Turn, side
+from _lm_sides import PRECISIONS, Settings, Turn, side
 
 from grpo_bench.report.numbers import difference, in_units, share, significant
 from grpo_bench.report.writers import Column
 from grpo_bench.stats import Interval, mean_interval, paired_difference_interval
 
 OURS, FLOOR = "ours", "floor"
+ROWS = "floor, with as many rows as completions"
 FASTER, PEAK = 3.0, 0.7  # than TRL, and of TRL's peak, at the same precision
 GENERATION, PASSES = 2.5, 1.6  # times their floors
-TIMES = (*PARTS[:-1], "passes", "optimizer")  # in the order of a step
+TIMES = ("generation", "scoring", "logprobs", "passes", "optimizer")  # in the order of a step
 BETAS = (0.0, 0.04)  # DeepSeekMath's
 BLOCK = 10  # steps of the curves that are averaged
 CURVES = (
@@ -71,8 +72,9 @@ def add_rows(table: Table, settings: Settings, turns: dict[str, list[Turn]], ste
     for name, parts in seconds.items():
         labels = dict(zip(table.labels, (reference, title(name)), strict=True))
         if name == FLOOR:
-            both = [spread(part, parts[part]) for part in ("generation", "passes")]
-            table.add(labels, *both)
+            table.add(labels, *(spread(part, parts[part]) for part in ("generation", "passes")))
+            labels |= {"trainer": ROWS}
+            table.add(labels, spread("generation", parts["rows"]))
             continue
         rate = [tokens / whole for whole in parts["whole"]]
         numbers = [spread(part, parts[part]) for part in ("whole", *TIMES)]
