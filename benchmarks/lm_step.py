@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import numpy as np
@@ -100,6 +101,13 @@ def title(name: str) -> str:
     return f"TRL, {PRECISIONS[name]}" if name in PRECISIONS else name
 
 
+def trl_note() -> str:
+    """Which TRL it is."""
+    if find_spec("trl"):
+        return f"TRL {version('trl')}"
+    return "TRL is not installed: pip install 'trl==1.16.*'"
+
+
 def step_table(settings: Settings, options: argparse.Namespace) -> Table:
     """Both sides with and without a reference, TRL at each precision."""
     shape = f"{settings.prompts} prompts x {settings.group_size}, {settings.new_tokens} new tokens"
@@ -115,7 +123,7 @@ def step_table(settings: Settings, options: argparse.Namespace) -> Table:
             Column("peak, ours / this", "peak_ratio", significant, interval=True),
         ],
         repeats=options.repeats,
-        footnotes=[] if find_spec("trl") else ["TRL is not installed: pip install trl==1.16.*"],
+        footnotes=[trl_note()],
     )
     peers = options.precisions if find_spec("trl") else []
     for beta in BETAS:
@@ -137,6 +145,7 @@ def curves_table(settings: Settings, options: argparse.Namespace) -> Table:
         ],
         repeats=len(options.seeds),
         reading=CURVES,
+        footnotes=[trl_note()],
     )
     blocks = range(0, options.learn, BLOCK)
     rewards: dict[str, list[list[float]]] = {"ours": [], "trl": []}
