@@ -1,0 +1,42 @@
+"""Two processes that work together, as under torchrun, and what each of them found."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import multiprocessing
+from torch.distributed import TCPStore, destroy_process_group
+
+from grpo_bench.lm.parallel import World
+
+SIZE = 2
+LIMIT = 120.0  # seconds; who waits for a rank that does not come would wait for ever
+
+
+def together(scenario: Callable[[World], Any], folder: Path) -> list[Any]:
+    """What a function of a module returns on each rank. It is given its world."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a free port
+    args = (scenario, folder, store.port)
+    ranks = multiprocessing.spawn(_rank, args, nprocs=SIZE, join=False)
+    if not ranks.join(timeout=LIMIT):
+        while not ranks.join(timeout=1.0, grace_period=5.0):
+            for process in ranks.processes:
+                process.kill()
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
+
+
+def _rank(rank: int, scenario: Callable[[World], Any], folder: Path, port: int) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(SIZE),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there, as under torchrun
+    }
+    found = scenario(World.here())
+    torch.save(found, folder / f"{rank}.pt")
+    destroy_process_group()
