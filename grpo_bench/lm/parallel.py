@@ -153,6 +153,8 @@ def _square(gradients: list[Tensor]) -> Tensor:
     """Sum of the squares of all their elements, () float32."""
     if not gradients:
         return torch.zeros(())
-    return torch.stack(
-        [torch.linalg.vector_norm(g, dtype=torch.float32) for g in gradients]
-    ).square().sum()
+    return (
+        torch.stack([torch.linalg.vector_norm(g, dtype=torch.float32) for g in gradients])
+        .square()
+        .sum()
+    )

@@ -1,18 +1,19 @@
-"""Two processes make the update of one: whole weights on each, and in shards (gloo, CPU)."""
+"""Two processes make the update of one: with whole weights on each, and in shards (gloo, CPU)."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers")
 
 import torch
-from ranks import together
-from tiny import EOS, PROMPTS, made_up, tiny_llama
-from torch import nn
+from ranks import SIZE, together
+from tiny import EOS, PROMPTS, made_up, texts, tiny_llama
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from grpo_bench.grpo.advantages import group_advantages
 from grpo_bench.grpo.objectives import AGGREGATIONS, aggregation_weights, policy_loss
@@ -23,49 +24,247 @@ from grpo_bench.lm.optimizer import make_optimizer
 from grpo_bench.lm.parallel import World
 from grpo_bench.lm.sharding import shard, units, whole
 
-# Rank 0 has short completions and small rewards, rank 1 long ones and large rewards.
-LENGTHS = [1, 2, 1, 1, 9, 8, 9, 7]
-REWARDS = torch.tensor([0.0, 0.1, 0.1, 0.0, 5.0, -4.0, 9.0, 1.0])
+# What rank 0 plays is short and badly paid, what rank 1 plays is long and well paid: denominators
+# and baselines of their own would be far from the common ones.
 GROUP = 2
-TEMPERATURE = 0.7
-LIMIT = 9
+LENGTHS = [1, 2, 1, 1, 9, 8, 9, 7]
+REWARDS = torch.tensor([[0.0, 0.1], [0.1, 0.0], [5.0, -4.0], [9.0, 1.0]])
+LIMIT = 9  # tokens
+ALONE = World()
+
+# (dtype, rank of the adapters, checkpointing): in shards, and whole
+KINDS = {
+    "full": (torch.float32, 0, False),
+    "lora": (torch.float32, 4, False),
+    "checkpointed": (torch.float32, 0, True),
+    "bfloat16": (torch.bfloat16, 0, False),
+}
 
 
-def policy(dtype=torch.float32, lora=0):
+def policy(kind: str = "full") -> PreTrainedModel:
+    dtype, rank, checkpointed = KINDS[kind]
     model = tiny_llama(dtype).train()
-    if lora:
-        add_lora(model, Lora(lora), seed=0)
+    if rank:
+        add_lora(model, Lora(rank), seed=0)
+    if checkpointed:
+        model.activation_checkpointing_enable()
     return model
 
 
-def update(model, world, aggregation, groups=None):
-    """One update of GRPO with a batch baseline, whose denominators are those of all ranks. Gives
-    the norm of the gradient, and by weight the gradient before it was clipped and the new value."""
-    completions = made_up(LENGTHS, GROUP)
-    groups = list(range(len(PROMPTS)))[world.own(len(PROMPTS))] if groups is None else groups
-    mine = completions.of_groups(groups)
-    members = torch.tensor([g * GROUP + i for g in groups for i in range(GROUP)])
-    start = int(members[0])
-    rewards = world.gather(REWARDS[members]).view(-1, GROUP)
-    masks = world.gather(mine.mask.long()).bool()
-    advantages = group_advantages(rewards, baseline="batch_std").flatten()
-    weights = aggregation_weights(masks, aggregation, LIMIT)[start : start + len(mine.ids)]
-    optimizer = make_optimizer("adamw", model, 1e-2)
-    for i, group in enumerate(groups):  # a micro-batch each
-        part = mine.of_groups([i])
-        rows = slice(i * GROUP, (i + 1) * GROUP)
-        logp = completion_logprobs(model, [PROMPTS[group]], part, TEMPERATURE).logp
-        loss = policy_loss(
-            logp,
-            logp.detach() - 0.1,
-            advantages[start : start + len(mine.ids)][rows],
-            part.mask,
-            weights=weights[rows],
-        ).loss
-        loss.backward()
-    weights = dict(model.named_parameters())
-    world.sum_gradients(weights.values())
-    gradients = {n: full(w.grad).clone() for n, w in weights.items() if w.grad is not None}
-    norm = world.clip_gradients(weights.values(), 0.05)
-    optimizer.step()
-    return norm, gradients, {name: full(weight.detach()) for name, weight in weights.items()}
+def full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+
+
+def accumulate(model: nn.Module, world: World, aggregation: str, apart: bool = False) -> None:
+    """The gradient of a GRPO step whose baseline is the batch's, a group at a time. ``apart``:
+    as if the ranks had never heard of each other."""
+    groups = range(len(PROMPTS))[world.own(len(PROMPTS))]
+    mine = made_up(LENGTHS, GROUP).of_groups(groups)
+    others = ALONE if apart else world
+    own = slice(None) if apart else world.own(len(LENGTHS))
+    rewards = others.gather(REWARDS[groups.start : groups.stop])
+    mask = others.gather(mine.mask)
+    advantages = group_advantages(rewards, "batch_std").flatten()[own]
+    weights = aggregation_weights(mask, aggregation, LIMIT)[own]
+    for i, group in enumerate(groups):
+        part, rows = mine.of_groups([i]), slice(i * GROUP, (i + 1) * GROUP)
+        logp = completion_logprobs(model, [PROMPTS[group]], part, 0.7).logp
+        old = logp.detach() - 0.1
+        policy_loss(logp, old, advantages[rows], part.mask, weights=weights[rows]).loss.backward()
+    world.sum_gradients(model.parameters())
+
+
+def update(model: PreTrainedModel, world: World, aggregation: str, **how: Any) -> dict[str, Any]:
+    """Two such steps: the gradient of the first, its norm, and the weights after both."""
+    optimizer = make_optimizer("adamw", model, 1e-3)
+    found: dict[str, Any] = {}
+    for _ in range(2):
+        optimizer.zero_grad()
+        accumulate(model, world, aggregation, **how)
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        gradient = {n: full(p.grad) for n, p in named.items() if p.grad is not None}
+        norm = world.clip_gradients(named.values(), 0.05)
+        found = found or {"gradient": gradient, "norm": norm}
+        optimizer.step()
+    return found | {"weights": {n: full(p.detach()) for n, p in named.items()}}
+
+
+def completions(model: PreTrainedModel, rank: int) -> list[list[int]]:
+    """So many that ranks do not make equally many passes."""
+    generator = torch.Generator().manual_seed(rank)
+    prompts = PROMPTS[: 1 + rank]
+    return texts(generate(model, prompts, 3, 4 + 5 * rank, 0.7, (EOS,), generator))
+
+
+def scenario(world: World) -> dict[str, Any]:
+    """All that two ranks have to do for this file: processes are slow to start."""
+    found: dict[str, Any] = {"rank": world.rank, "size": world.size}
+    ones = torch.ones(1 + world.rank, 2 + world.rank, 2, dtype=torch.long)
+    found["gathered"] = world.gather((1 + world.rank) * ones)
+    found["most"] = world.most(7 - world.rank)
+    found["own"] = [world.gather(torch.arange(n)[world.own(n)]).tolist() for n in range(6)]
+    found["sums"] = gradients_of_two_types(world)
+    weight = nn.Parameter(torch.tensor([1.0, 2.0 + 1e-3 * world.rank]))
+    world.check_equal([nn.Parameter(torch.ones(3))])
+    with pytest.raises(ValueError, match="rank 0") as error:
+        world.check_equal([weight])
+    found["unequal"] = str(error.value)
+    for aggregation in AGGREGATIONS:
+        found[aggregation] = update(policy(), world, aggregation)
+    found["apart"] = update(policy(), world, "token_mean", apart=True)
+    for kind in KINDS:
+        model = policy(kind)
+        shard(model)
+        found[f"{kind} bytes"] = sum(p.to_local().nbytes for p in model.parameters())
+        with whole(model):
+            found[f"{kind} text"] = completions(model, world.rank)
+        found[f"{kind} in shards"] = update(model, world, "token_mean")
+        found[f"{kind} back"] = all(isinstance(p, DTensor) for p in model.parameters())
+    return found
+
+
+def gradients_of_two_types(world: World) -> list[Tensor | None]:
+    """(1, 1) + (10, 10) in float32, 2 + nothing in bfloat16, nothing, and what is not trained."""
+    weights = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))]
+    weights += [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1), requires_grad=False)]
+    weights[0].grad = torch.full((2,), 10.0**world.rank)
+    if world.rank == 0:
+        weights[1].grad = torch.tensor([2.0], dtype=torch.bfloat16)
+    world.sum_gradients(weights)
+    return [weight.grad for weight in weights]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return together(scenario, tmp_path_factory.mktemp("ranks"))
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any], rtol: float = 1e-5) -> None:
+    """Up to rounding, which is of the size of the largest number of a tensor."""
+    torch.testing.assert_close(found["norm"], wanted["norm"], rtol=rtol, atol=0)
+    for what in ("gradient", "weights"):
+        assert found[what].keys() == wanted[what].keys()
+        for name, value in wanted[what].items():
+            atol = rtol * value.abs().max().item()
+            torch.testing.assert_close(found[what][name], value, rtol=rtol, atol=atol)
+
+
+# -- one process ----------------------------------------------------------------------------------
+
+
+def test_one_process_is_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    world, rows = World.here(), torch.rand(3, 2)
+    assert (world.rank, world.size, world.most(4)) == (0, 1, 4)
+    assert range(5)[world.own(5)] == range(5)
+    assert world.gather(rows) is rows
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.tensor([3.0, 4.0])
+    world.sum_gradients([weight])
+    world.check_equal([weight])
+    assert weight.grad.tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 50.0])
+def test_clipping_is_torchs(max_norm: float) -> None:
+    weights, others = ([nn.Parameter(torch.zeros(n)) for n in (3, 1, 5)] for _ in range(2))
+    for one, other in zip(weights[1:], others[1:], strict=True):
+        one.grad, other.grad = torch.full_like(one, 2.0), torch.full_like(one, 2.0)
+    norm = ALONE.clip_gradients(weights, max_norm)
+    assert norm.item() == pytest.approx(24**0.5)
+    torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(others, max_norm))
+    assert weights[0].grad is None
+    for one, other in zip(weights[1:], others[1:], strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_the_norm_of_bfloat16_is_taken_in_float32() -> None:
+    """In bfloat16 the squares of 1,000 ones add up to 256: 257 is no number of it."""
+    weight = nn.Parameter(torch.zeros(1000, dtype=torch.bfloat16))
+    weight.grad = torch.ones_like(weight)
+    assert ALONE.clip_gradients([weight], 100.0).item() == pytest.approx(1000**0.5)
+
+
+def test_more_processes_than_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "64")
+    with pytest.raises(ValueError, match="one process for each CUDA device"):
+        World.here("cuda")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("n", [0, 1, 5, 12])
+def test_parts_are_all_and_as_equal_as_can_be(size: int, n: int) -> None:
+    parts = [range(n)[World(rank, size).own(n)] for rank in range(size)]
+    assert [i for part in parts for i in part] == list(range(n))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_model_that_is_not_in_shards_is_whole() -> None:
+    model = policy()
+    assert units(model) == []
+    with whole(model):
+        assert completions(model, 0) == completions(policy(), 0)
+
+
+# -- two ------------------------------------------------------------------------------------------
+
+
+def test_ranks_know_each_other(ranks: list[dict[str, Any]]) -> None:
+    assert [(found["rank"], found["size"]) for found in ranks] == [(0, SIZE), (1, SIZE)]
+    for found in ranks:
+        one, two = [1, 1], [2, 2]
+        assert found["gathered"].tolist() == [[one, one, [0, 0]], [two] * 3, [two] * 3]
+        assert found["gathered"].dtype == torch.long
+        assert found["most"] == 7
+        assert found["own"] == [list(range(n)) for n in range(6)]
+
+
+def test_gradients_are_summed_by_type(ranks: list[dict[str, Any]]) -> None:
+    for found in ranks:
+        first, second, *rest = found["sums"]
+        assert first.tolist() == [11.0, 11.0] and first.dtype == torch.float32
+        assert second.tolist() == [2.0] and second.dtype == torch.bfloat16
+        assert rest == [None, None]
+
+
+def test_unequal_weights_are_found(ranks: list[dict[str, Any]]) -> None:
+    for found in ranks:
+        assert found["unequal"].startswith("ranks [1]:")
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_two_ranks_make_the_update_of_one(ranks: list[dict[str, Any]], aggregation: str) -> None:
+    wanted = update(policy(), ALONE, aggregation)
+    for found in ranks:
+        assert_same(found[aggregation], wanted)
+
+
+def test_ranks_apart_would_not(ranks: list[dict[str, Any]]) -> None:
+    """What the test above would see if denominators and baselines were those of a rank."""
+    wanted = update(policy(), ALONE, "token_mean")
+    assert abs(ranks[0]["apart"]["norm"] / wanted["norm"] - 1) > 0.1
+    with pytest.raises(AssertionError):
+        assert_same(ranks[0]["apart"], wanted, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_make_the_same_update(ranks: list[dict[str, Any]], kind: str) -> None:
+    """In bfloat16 a gradient that is summed in another order is rounded otherwise: 8 bits."""
+    wanted = update(policy(kind), ALONE, "token_mean")
+    for found in ranks:
+        assert_same(found[f"{kind} in shards"], wanted, 2e-2 if kind == "bfloat16" else 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_are_shards(ranks: list[dict[str, Any]], kind: str) -> None:
+    """Each rank keeps half of the bytes, before and after; the sizes here are all even."""
+    total = sum(p.nbytes for p in policy(kind).parameters())
+    assert [found[f"{kind} bytes"] for found in ranks] == [total // 2] * SIZE
+    assert all(found[f"{kind} back"] for found in ranks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_generate_what_the_whole_does(ranks: list[dict[str, Any]], kind: str) -> None:
+    for rank, found in enumerate(ranks):
+        assert found[f"{kind} text"] == completions(policy(kind), rank)
