@@ -48,12 +48,12 @@ peers: $(PEERS)/ready ## Parity with TRL, in an environment of its own
 	$(PEERS)/bin/python -m pytest tests/peers
 
 benchmarks: $(READY) ## Speed and memory of the parts, on this machine (half an hour)
-	set -e; for script in $(filter-out %/comparison.py %/lm_step.py,$(wildcard benchmarks/[a-z]*.py)); do \
+	set -e; for script in $(filter-out %/comparison.py %/lm_step.py %/gpu.py,$(wildcard benchmarks/[a-z]*.py)); do \
 	  echo "== $$script"; $(RUN) $$script; done
 
-gpu: $(READY) ## Tests that need a CUDA device, then a short comparison on it
-	$(RUN) -m pytest -m gpu
-	$(RUN) -m grpo_bench.run -m seed=1 budget=smoke device=cuda results=$(RESULTS)
+gpu: $(READY) ## All that needs a CUDA card: tests, memory, speed, 16 GB (8 minutes, results/gpu)
+	$(RUN) -m pip install --disable-pip-version-check --quiet $(CONSTRAINTS) -e '.[dev,lm]'
+	$(RUN) benchmarks/gpu.py
 
 clean: ## Remove the environments, build outputs and caches; records stay
 	rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """Generation by vLLM, on a CUDA device: instead of ``generation.generate``, with the same meaning.
 
-Its kernels are not the trainer's, so its log-probabilities differ by rounding: the ratio of the first
-update is not exactly 1, and the trainer says by how much.
+Its kernels are not the trainer's, so its log-probabilities differ by rounding: the ratio of the
+first update is not exactly 1, and the trainer says by how much.
 """
 
 from __future__ import annotations
