@@ -117,6 +117,7 @@ RULES: dict[str, Rule] = {
     "env.examples": SEED,
     "env.generation.max_new_tokens": COUNT,
     "env.generation.temperature": RATE,
+    "env.generation.backend": TEXT,
     "env.evaluation.batch_size": COUNT,
     "env.shuffled_rewards": FLAG,
     "env.transitions.*": COUNT,
@@ -161,6 +162,7 @@ RULES: dict[str, Rule] = {
     ),
     "model.gradient_checkpointing": FLAG,
     "model.save": FLAG,
+    "model.sharded": FLAG,
     "model.*": TEXT,
     "timeout_s": (
         "a number of seconds, more than 0, or null",

@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import torch
@@ -27,6 +28,9 @@ from grpo_bench.vec_env import VectorEnvAdapter, seed_sub_environments
 from grpo_bench.warmup import check_warmup, warmed_up
 from grpo_envs.task import Task
 
+if TYPE_CHECKING:
+    from grpo_bench.lm.parallel import World
+
 # Told the stage, the share of it that is done, and the latest success rate on validation.
 News = Callable[[str, float, float], None]
 Weights = dict[str, dict[str, torch.Tensor]]  # state dicts, as ``load_actor`` takes them
@@ -46,16 +50,18 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
     torch.set_num_threads(config["threads"])
     reset_peak()
     device = device_of(config["device"])
+    world = world_of(config, device)
     folder = plan(Path(config["results"]), config)
     seeds = {name: integer_seed(config["seed"], name) for name in ("policy", "environment")}
     run = claim(folder, config, seeds=seeds, provenance=provenance(device), concurrency=concurrency)
-    if run is None:
+    if run is None if world is None else world.most(run is None):  # all of them, or none
         return folder
+    assert run is not None
     with run:
-        if "model" in config:
+        if world is not None:
             from grpo_bench.lm.run import learn  # transformers: seconds, and an extra
 
-            learn(run, config, device, news)
+            learn(run, config, device, news, world)
             return folder
         phases = Phases(device)
         with phases("setup"):
@@ -80,6 +86,16 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
         (folder / "checkpoint").mkdir(exist_ok=True)
         model.save(folder / "checkpoint" / "model.zip")
     return folder
+
+
+def world_of(config: Config, device: str) -> World | None:
+    """The processes that train a language model together, of which this is one; None in the Gym
+    track, which has one process."""
+    if "model" not in config:
+        return None
+    from grpo_bench.lm.parallel import World  # what it imports, no other run needs
+
+    return World.here(device)
 
 
 def check(config: Config) -> None:

@@ -3,6 +3,7 @@
     python -m grpo_bench.run env=format algo=ppo seed=3
     python -m grpo_bench.run -m seed=1,2,3
     python -m grpo_bench.run -m env=vlm algo=grpo,ppo,ppo_shared 'seed=range(0,10)' budget=full
+    torchrun --nproc-per-node 2 -m grpo_bench.run model=smollm2_135m env=arithmetic_text
 
 Every run writes a record (see ``grpo_bench.records``); a sweep ends with the tables.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import shutil
 import signal
 import sys
@@ -23,6 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from grpo_bench.config import CONF, resolved
+from grpo_bench.torchrun import check_processes, rank
 from hydra_plugins.grpo_bench_launcher import ProcessLauncher
 
 # Hydra looks through the folders on the path, and an editable installation puts none there.
@@ -67,6 +70,9 @@ def main(config: DictConfig) -> float:
         raise SystemExit("sweep=batched is for many seeds: expected -m beside it")
     try:
         settings = resolved(config)
+        if rank():
+            settings["results"] = scratch()  # the first process of torchrun writes the record
+        check_processes(settings)
         check(settings)
     except ValueError as error:
         raise SystemExit(str(error)) from None
@@ -85,6 +91,8 @@ def main(config: DictConfig) -> float:
 def command() -> None:
     """``main``, which Ctrl-C and SIGTERM end alike: with what there is, and without a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if rank():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the end)
     try:
         main()
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from grpo_bench.lm.generation import generate
 from grpo_bench.lm.models import LanguageModel
 from grpo_bench.lm.parallel import World
+from grpo_bench.lm.sharding import whole
 from grpo_bench.lm.tasks import TextTask
 from grpo_bench.seeds import stream
 from grpo_envs.task import IntArray, Split
@@ -52,15 +53,16 @@ def evaluate(
     names: list[str] = []
     for first in range(0, len(own), batch_size):
         part: IntArray = own[first : first + batch_size]
-        completions = generate(
-            lm.model,
-            task.prompts(part),
-            1,
-            max_new_tokens,
-            temperature,
-            lm.eos_ids,
-            generator,
-        )
+        with whole(lm.model):
+            completions = generate(
+                lm.model,
+                task.prompts(part),
+                1,
+                max_new_tokens,
+                temperature,
+                lm.eos_ids,
+                generator,
+            )
         texts = task.texts(completions)
         examples += texts[: EXAMPLES - len(examples)]
         outcome = task.judge(part, texts)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.adamw import adamw
 
@@ -50,11 +51,12 @@ class MasterAdamW(AdamW):
 
     def _update(self, weights: list[nn.Parameter], group: dict[str, Any]) -> None:
         states = [self._state(weight) for weight in weights]
-        masters = [s.get("master", w) for w, s in zip(weights, states, strict=True)]
+        here = [local(weight) for weight in weights]
+        masters = [s.get("master", w) for w, s in zip(here, states, strict=True)]
         beta1, beta2 = group["betas"]
         adamw(
             masters,
-            [weight.grad.float() for weight in weights if weight.grad is not None],
+            [local(weight.grad).float() for weight in weights if weight.grad is not None],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -68,7 +70,7 @@ class MasterAdamW(AdamW):
             eps=group["eps"],
             maximize=False,
         )
-        for weight, master in zip(weights, masters, strict=True):
+        for weight, master in zip(here, masters, strict=True):
             if weight is not master:
                 weight.copy_(master)
 
@@ -76,11 +78,12 @@ class MasterAdamW(AdamW):
         """The weight's state, made at its first step."""
         state: dict[str, Tensor] = self.state[weight]
         if not state:
-            state["step"] = torch.zeros((), device=weight.device)
-            state["exp_avg"] = torch.zeros_like(weight, dtype=torch.float32)
-            state["exp_avg_sq"] = torch.zeros_like(weight, dtype=torch.float32)
-            if weight.dtype != torch.float32:
-                state["master"] = weight.detach().float()
+            here = local(weight)
+            state["step"] = torch.zeros((), device=here.device)
+            state["exp_avg"] = torch.zeros_like(here, dtype=torch.float32)
+            state["exp_avg_sq"] = torch.zeros_like(here, dtype=torch.float32)
+            if here.dtype != torch.float32:
+                state["master"] = here.detach().float()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -92,6 +95,12 @@ class MasterAdamW(AdamW):
             self.state[weights[index]] = {
                 name: value.to(device, copy=True) for name, value in saved.items()
             }
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Of a tensor in shards the one of this process, which shares its memory; any other as it is.
+    Each element is updated on its own, so that nobody need know of the others."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def buckets(weights: list[nn.Parameter], size: int) -> Iterator[list[nn.Parameter]]:

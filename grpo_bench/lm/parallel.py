@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from grpo_bench.lm.optimizer import BUCKET, buckets
+from grpo_bench.lm.optimizer import BUCKET, buckets, local
+from grpo_bench.torchrun import n_processes
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class World:
         Raises:
             ValueError: there are more processes on this machine than CUDA devices.
         """
-        size = int(os.environ.get("WORLD_SIZE", "1"))
+        size = n_processes()
         if size == 1:
             return cls()
         backend = "gloo"
@@ -62,6 +63,18 @@ class World:
         """Those of n things in order that are this rank's: the parts of the ranks are as equal as
         can be, and empty where n is too small."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    def check_parts(self, groups: int, minibatches: int) -> None:
+        """That all ranks have equal parts of every minibatch.
+
+        Raises:
+            ValueError: the groups of an iteration cannot be dealt out so.
+        """
+        if groups % (minibatches * self.size):
+            raise ValueError(
+                f"{groups} groups in {minibatches} minibatches on {self.size} processes: expected "
+                f"a multiple of {minibatches * self.size} groups"
+            )
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all ranks in order, (k, ...) to (sum of k, ...).
@@ -113,12 +126,12 @@ class World:
         Returns:
             () float32, its 2-norm before.
         """
-        whole, shards = [], []
+        whole: list[Tensor] = []
+        shards: list[Tensor] = []
         for weight in weights:
-            if isinstance(weight.grad, DTensor):
-                shards.append(weight.grad.to_local())
-            elif weight.grad is not None:
-                whole.append(weight.grad)
+            if weight.grad is not None:
+                part_of = shards if isinstance(weight.grad, DTensor) else whole
+                part_of.append(local(weight.grad))
         square = _square(shards)
         if shards:
             dist.all_reduce(square)
@@ -133,6 +146,8 @@ class World:
         Raises:
             ValueError: they do not; names the ranks that differ from the first.
         """
+        if self.size == 1:
+            return
         sums = [torch.stack([w.double().sum(), w.double().square().sum()]) for w in weights]
         found = self.gather(torch.stack(sums)[None].detach())
         if wrong := (found != found[:1]).flatten(1).any(dim=1).nonzero().flatten().tolist():

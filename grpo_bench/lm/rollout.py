@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grpo_bench.lm.completions import Completions, joined
+from grpo_bench.lm.parallel import World
 from grpo_envs.task import IntArray, Outcome
 
 
@@ -98,11 +99,38 @@ def without_spread_of_success(rollout: Rollout, tol: float) -> NDArray[np.bool_]
     return flat
 
 
-def rollout_metrics(rollout: Rollout) -> dict[str, float]:
+@dataclass(frozen=True)
+class Played:
+    """What is logged of the n completions of all ranks, on the host."""
+
+    returns: Tensor  # (P, G) float32
+    length: Tensor  # (n,) tokens
+    success: NDArray[np.float64]  # (n,)
+    truncated: Tensor  # (n,)
+
+    @property
+    def mask(self) -> Tensor:
+        """The tokens that were drawn, (n, T) bool."""
+        return torch.arange(int(self.length.max())) < self.length[:, None]
+
+
+def played_by_all(rollout: Rollout, world: World) -> Played:
+    """The rollouts of all ranks, in order."""
+    reward, success = (torch.from_numpy(x) for x in (rollout.outcome.reward, rollout.success))
+    length, truncated = (
+        x.cpu() for x in (rollout.completions.length, rollout.completions.truncated)
+    )
+    columns = torch.stack([x.double() for x in (reward, success, length, truncated)], dim=1)
+    reward, success, length, truncated = world.gather(columns).unbind(dim=1)  # (n,) each
+    returns = reward.float().view(-1, rollout.group_size)
+    return Played(returns, length, success.numpy(), truncated)
+
+
+def rollout_metrics(played: Played) -> dict[str, float]:
     """Means over the completions; names as SB3's, tokens for steps."""
     return {
-        "rollout/ep_rew_mean": float(rollout.outcome.reward.mean()),
-        "rollout/ep_len_mean": float(rollout.completions.length.float().mean()),
-        "rollout/success_rate": float(rollout.success.mean()),
-        "rollout/truncated_frac": float(rollout.completions.truncated.float().mean()),
+        "rollout/ep_rew_mean": float(played.returns.double().mean()),
+        "rollout/ep_len_mean": float(played.length.mean()),
+        "rollout/success_rate": float(played.success.mean()),
+        "rollout/truncated_frac": float(played.truncated.mean()),
     }

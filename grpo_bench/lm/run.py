@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.nn import Parameter
 
 from grpo_bench.lm.evaluation import Evaluation, evaluate
+from grpo_bench.lm.optimizer import local
+from grpo_bench.lm.parallel import World
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.trainer import Trainer, make_trainer
 from grpo_bench.meter.clock import Phases
@@ -29,13 +32,15 @@ SAMPLE = 24  # characters of a completion that progress shows
 News = Callable[[str, float, float], None]  # as ``grpo_bench.job.News``
 
 
-def learn(run: Run, config: dict[str, Any], device: str, news: News) -> None:
+def learn(run: Run, config: dict[str, Any], device: str, news: News, world: World) -> None:
     """Train the model of a claimed run, and write its record: what every run has, and
     ``completions.jsonl``, some answers of each evaluation; with ``model.save`` the trained model in
     ``checkpoint``."""
     phases = Phases(device)
     with phases("setup"):
-        trainer = make_trainer(config, device, phases=phases)
+        trainer = make_trainer(config, device, world, phases)
+    if world.size > 1:
+        run.extra["processes"] = world.size
     recorder = LanguageRecorder(run, trainer, config)
     total = config["budget"]["transitions"]
     try:
@@ -45,7 +50,7 @@ def learn(run: Run, config: dict[str, Any], device: str, news: News) -> None:
             if recorder.tokens and share >= recorder.evaluated / config["budget"]["evaluations"]:
                 recorder.evaluate("validation")
             rollout = trainer.collect()
-            recorder.tokens += rollout.tokens
+            recorder.tokens += int(world.gather(torch.tensor([rollout.tokens])).sum())
             recorder.log(trainer.update(rollout, remaining=1.0 - share))
             news(stage(rollout), min(recorder.tokens / total, 1.0), recorder.success)
     finally:
@@ -128,7 +133,8 @@ class LanguageRecorder:
         if self.save:
             from grpo_bench.lm.saving import save_pretrained
 
-            save_pretrained(self.trainer.lm, self.run.folder / "checkpoint")
+            folder = self.run.folder / "checkpoint"
+            save_pretrained(self.trainer.lm, folder, self.trainer.world)
 
     @property
     def train_seconds(self) -> float:
@@ -197,4 +203,4 @@ def component_bytes(trainer: Trainer) -> dict[str, int]:
 
 
 def _bytes(parameters: Iterable[Parameter]) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return sum(local(parameter).nbytes for parameter in parameters)

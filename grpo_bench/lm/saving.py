@@ -10,10 +10,13 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from grpo_bench.lm.folders import whole_folder
 from grpo_bench.lm.models import LanguageModel
 from grpo_bench.lm.parallel import World
+
+logging.disable_progress_bar()  # a run has its own
 
 
 def save_pretrained(lm: LanguageModel, folder: Path, world: World = World()) -> None:  # noqa: B008

@@ -18,14 +18,12 @@ from torch import Tensor
 
 from grpo_bench.grpo.advantages import group_advantages, return_penalty
 from grpo_bench.grpo.doctor import Doctor
-from grpo_bench.grpo.gradients import clip_grad_norm
 from grpo_bench.grpo.kl import FORMS, sample_term
 from grpo_bench.grpo.objectives import aggregation_weights, policy_loss
 from grpo_bench.grpo.spread import spread_metrics
 from grpo_bench.lm.completions import group_tokens, micro_batches
 from grpo_bench.lm.critics import Critic, make_critic
 from grpo_bench.lm.gae import gae, token_rewards, value_loss, whiten
-from grpo_bench.lm.generation import generate
 from grpo_bench.lm.logprobs import check_model, completion_logprobs
 from grpo_bench.lm.lora import Lora, Reference
 from grpo_bench.lm.models import LanguageModel, check_source, load_model
@@ -34,14 +32,18 @@ from grpo_bench.lm.parallel import World
 from grpo_bench.lm.rollout import (
     Rollout,
     joined_rollouts,
+    played_by_all,
     rollout_metrics,
     without_spread_of_success,
 )
 from grpo_bench.lm.settings import Settings, settings_of
+from grpo_bench.lm.sharding import check_sharded, shard_all, units, whole
 from grpo_bench.lm.signals import Signal, StepLog
 from grpo_bench.lm.tasks import TextTask, task_of
+from grpo_bench.lm.vllm_backend import check_backend, generator_of
 from grpo_bench.meter.clock import Phases
 from grpo_bench.seeds import integer_seed, stream
+from grpo_bench.torchrun import n_processes
 
 Config = dict[str, Any]
 
@@ -80,18 +82,21 @@ class Trainer:
         world: World | None = None,
         phases: Phases | None = None,
     ) -> None:
-        check_model(lm.model)
+        with whole(lm.model):
+            check_model(lm.model)
         if settings.max_refills and world is not None and world.size > 1:
             raise ValueError(
                 f"max_refills={settings.max_refills} in {world.size} processes, which would play "
                 "different numbers of groups: expected 0"
             )
         self.lm, self.task, self.settings = lm, task, settings
+        self.generate = generator_of(env["generation"]["backend"], lm)
         self.critic, self.reference = critic, reference
         self.world = World() if world is None else world
         self.phases = Phases(lm.model.device) if phases is None else phases
         self.doctor = Doctor()
         self.n_problems = env["train"]["episodes"] // settings.group_size
+        self.world.check_parts(self.n_problems, settings.minibatches)
         self.max_tokens: int = env["train"]["max_tokens"]
         self.max_new_tokens: int = env["generation"]["max_new_tokens"]
         self.temperature: float = env["generation"]["temperature"]
@@ -132,9 +137,9 @@ class Trainer:
     def _play(self, n_problems: int) -> Rollout:
         """That many groups, of which this is one rank's part."""
         ids = self.task.sample(self.problem_rng, n_problems)[self.world.own(n_problems)]
-        with self.phases("generation"):
+        with self.phases("generation"), whole(self.lm.model):
             prompts = self.task.prompts(ids)
-            completions = generate(
+            completions = self.generate(
                 self.lm.model,
                 prompts,
                 self.settings.group_size,
@@ -175,9 +180,9 @@ class Trainer:
                 f"loss {metrics['train/loss']}, gradient norm {metrics['train/grad_norm']} after "
                 f"{self.gradient_steps} steps: the weights are lost; take a lower learning_rate"
             )
-        played = [rollout, *rollout.replaced]
+        played = [played_by_all(part, self.world) for part in (rollout, *rollout.replaced)]
         spread = {f"rollout/{name}": value for name, value in spread_metrics(played).items()}
-        return {**rollout_metrics(rollout), **spread, **metrics}
+        return {**rollout_metrics(played[0]), **spread, **metrics}
 
     def _step(self, rollout: Rollout, signal: Signal, groups: list[int], log: StepLog) -> None:
         """One optimiser step on some groups. Every denominator is fixed before they are split."""
@@ -189,21 +194,26 @@ class Trainer:
             [rollout.prompts[groups[i]] for i in learning],
             completions.of_groups([groups[i] for i in learning]),
         )
-        for batch in micro_batches(tokens, self.max_tokens):
+        batches = micro_batches(tokens, self.max_tokens)
+        for batch in batches:
             chosen = [learning[i] for i in batch]
             part = rollout.of_groups([groups[i] for i in chosen])
             places = signal.rows(chosen)
             self._backward(part, signal.of(rows[places]), weights[places], log)
+        if units(self.lm.model):  # each pass is a meeting: who is done makes passes that weigh 0
+            for _ in range(self.world.most(len(batches)) - len(batches)):
+                self._backward(part, signal.of(rows[places]), 0 * weights[places], StepLog())
         with self.phases("update"):
             self.world.sum_gradients(self.parameters)
-            log.add_step(clip_grad_norm(self.parameters, self.settings.max_grad_norm))
+            norm = self.world.clip_gradients(self.parameters, self.settings.max_grad_norm)
+            log.add_step(norm)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         if self.critic is not None and self.critic_optimizer is not None:
             with self.phases("critic"):
                 weights_of_critic = self.critic.parameters()
                 self.world.sum_gradients(weights_of_critic)
-                clip_grad_norm(weights_of_critic, self.settings.max_grad_norm)
+                self.world.clip_gradients(weights_of_critic, self.settings.max_grad_norm)
                 self.critic_optimizer.step()
                 self.critic_optimizer.zero_grad(set_to_none=True)
         self.gradient_steps += 1
@@ -296,7 +306,8 @@ class Trainer:
         """As ``_signal``, from generalised advantage estimation, whitened over all tokens."""
         assert self.critic is not None
         s, mask = self.settings, rollout.completions.mask
-        with self.phases("critic"), torch.no_grad():
+        model, trunk = self.lm.model, self.critic.trunk
+        with self.phases("critic"), torch.no_grad(), whole(model), whole(trunk):
             values = torch.zeros(mask.shape, device=mask.device)
             for groups in self._micro_batches(rollout):
                 part = rollout.of_groups(groups)
@@ -304,7 +315,7 @@ class Trainer:
                 values[rows] = self.critic.values(part.prompts, part.completions)
         paid = token_rewards(self._own(rewards), penalties, mask)
         advantages, returns = gae(paid, values, mask, s.gamma, s.gae_lambda)
-        whitened = whiten(*(self._gather_padded(each) for each in (advantages, mask)))
+        whitened = whiten(self.world.gather(advantages), self.world.gather(mask))
         own = self._own(whitened)[:, : mask.shape[1]]
         return Signal(s.group_size, mask, own, ref_logp, returns, values)
 
@@ -313,7 +324,7 @@ class Trainer:
         if self.reference is None:
             return None
         logp = torch.zeros_like(rollout.completions.logp)
-        with self.phases("logprobs"), self.reference.active() as model:
+        with self.phases("logprobs"), self.reference.active() as model, whole(model):
             for groups in self._micro_batches(rollout):
                 part = rollout.of_groups(groups)
                 rows = _rows(groups, self.settings.group_size)
@@ -343,14 +354,9 @@ class Trainer:
 
     def _weights(self, mask: Tensor) -> Tensor:
         """Of each token in the loss of a step, whose rollouts on all ranks these are a part of."""
-        whole = self._gather_padded(mask)
-        weights = aggregation_weights(whole, self.settings.aggregation, self.settings.max_len)
+        everyone = self.world.gather(mask)
+        weights = aggregation_weights(everyone, self.settings.aggregation, self.settings.max_len)
         return self._own(weights)[:, : mask.shape[1]]
-
-    def _gather_padded(self, rows: Tensor) -> Tensor:
-        """The rows (n, T) of all ranks, padded with 0 to the longest of theirs."""
-        width = int(self.world.gather(torch.tensor([rows.shape[1]], device=rows.device)).max())
-        return self.world.gather(torch.nn.functional.pad(rows, (0, width - rows.shape[1])))
 
     def _own(self, rows: Tensor) -> Tensor:
         """This rank's rows of all ranks' (n_all, ...)."""
@@ -387,6 +393,10 @@ def make_trainer(
     if settings.kind == "ppo":
         of_critic = replace(lora, rank=settings.critic_rank)
         critic = make_critic(settings.critic, lm.model, reference, of_critic, weights_seed)
+    world = World() if world is None else world
+    world.check_equal(lm.model.parameters())
+    if model["sharded"]:
+        shard_all(lm.model, reference, critic, world)
     return Trainer(
         lm,
         TextTask(env, lm),
@@ -408,7 +418,12 @@ def check_config(config: Config) -> None:
         ValueError: as ``make_trainer``.
     """
     model, env = config["model"], config["env"]
-    settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
+    settings = settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
+    ranks = World(size=n_processes())
+    ranks.check_parts(env["train"]["episodes"] // settings.group_size, settings.minibatches)
+    if model["sharded"]:
+        check_sharded(ranks)
+    check_backend(env["generation"]["backend"], ranks)
     check_source(model["source"], model["dtype"])
     if model["optimizer"] not in OPTIMIZERS:
         raise ValueError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,10 +17,41 @@ import torch
 from transformers import PreTrainedModel
 
 from grpo_bench.lm.completions import Completions
+from grpo_bench.lm.generation import generate
 from grpo_bench.lm.models import LanguageModel
+from grpo_bench.lm.parallel import World
 from grpo_bench.lm.saving import plain_weights, save_pretrained
 
+Generate = Callable[..., Completions]  # ``generation.generate``, and what stands in for it
 LONGEST = 8192  # tokens of a prompt and its completion: the cache needs room for one such text
+
+MEMORY = 0.3  # the part of the card's memory for the copy and its cache
+
+
+def check_backend(name: str, world: World) -> None:
+    """That a backend of generation can work here.
+
+    Raises:
+        ValueError: there is none of that name, or it lacks its package, a card, or a process that
+            is alone.
+    """
+    if name not in ("native", "vllm"):
+        raise ValueError(f"env.generation.backend={name!r}: expected native or vllm")
+    if name == "native":
+        return
+    if world.size > 1:
+        raise ValueError("env.generation.backend=vllm with torchrun: expected native")
+    if not torch.cuda.is_available():
+        raise ValueError("env.generation.backend=vllm: needs a CUDA device; expected native")
+    if importlib.util.find_spec("vllm") is None:
+        raise ValueError(
+            "env.generation.backend=vllm: needs vLLM, pip install 'grpo-bench[vllm]'; or native"
+        )
+
+
+def generator_of(backend: str, lm: LanguageModel) -> Generate:
+    """What draws completions of a policy, by the name of a backend."""
+    return generate if backend == "native" else VllmGenerator(lm)
 
 
 class VllmGenerator:
@@ -30,19 +61,9 @@ class VllmGenerator:
 
     Args:
         lm: the policy.
-        memory: the part of the card's memory for the copy and its cache.
-
-    Raises:
-        ValueError: there is no CUDA device, or vLLM is not installed.
     """
 
-    def __init__(self, lm: LanguageModel, memory: float = 0.3) -> None:
-        if not torch.cuda.is_available():
-            raise ValueError("env.generation.backend=vllm: needs a CUDA device; expected native")
-        if importlib.util.find_spec("vllm") is None:
-            raise ValueError(
-                "env.generation.backend=vllm: needs vLLM, pip install 'grpo-bench[vllm]'; or native"
-            )
+    def __init__(self, lm: LanguageModel) -> None:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # where tensors can be handed over
         from vllm import LLM, SamplingParams
 
@@ -53,7 +74,7 @@ class VllmGenerator:
                 model=str(Path(folder) / "model"),
                 dtype=str(lm.model.dtype).removeprefix("torch."),
                 max_model_len=min(LONGEST, lm.model.config.max_position_embeddings),
-                gpu_memory_utilization=memory,
+                gpu_memory_utilization=MEMORY,
                 logprobs_mode="processed_logprobs",  # of the distribution that is drawn from
                 generation_config="vllm",  # nothing of top_p and the like from the model's settings
                 enable_prefix_caching=True,  # a prompt once for its group
@@ -110,5 +131,5 @@ def completions_of(
             found = [at[token].logprob for at, token in zip(member.logprobs, row, strict=True)]
             logp[i, : len(row)] = torch.tensor(found)
     truncated = torch.tensor([member.finish_reason == "length" for member in members])
-    parts = (part.to(device) for part in (ids, length, logp, truncated))
-    return Completions(*parts, group_size)
+    ids, length, logp, truncated = (x.to(device) for x in (ids, length, logp, truncated))
+    return Completions(ids, length, logp, truncated, group_size)

@@ -115,8 +115,13 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    distinct = {id(tensor): tensor for tensor in tensors}
+    distinct = {id(tensor): _here(tensor) for tensor in tensors}
     return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())
+
+
+def _here(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a tensor in shards (DTensor) the one of this process."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _on_cuda(device: str | torch.device) -> bool:

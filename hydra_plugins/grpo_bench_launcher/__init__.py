@@ -17,6 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from grpo_bench.config import resolved
+from grpo_bench.torchrun import n_processes
 
 
 @dataclass
@@ -43,6 +44,8 @@ class ProcessLauncher(Launcher):
     ) -> None:
         from grpo_bench.processes import start_server
 
+        if n_processes() > 1:
+            raise SystemExit("torchrun starts the processes of one run: expected no -m beside it")
         self.hydra_context, self.config = hydra_context, config
         start_server(config.threads)  # beside it Hydra composes the runs, twice
 

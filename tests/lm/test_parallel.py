@@ -77,7 +77,7 @@ def accumulate(model: nn.Module, world: World, aggregation: str, apart: bool = F
 
 def update(model: PreTrainedModel, world: World, aggregation: str, **how: Any) -> dict[str, Any]:
     """Two such steps: the gradient of the first, its norm, and the weights after both."""
-    optimizer = make_optimizer("adamw", model, 1e-3)
+    optimizer = make_optimizer("adamw", model.parameters(), 1e-3)
     found: dict[str, Any] = {}
     for _ in range(2):
         optimizer.zero_grad()

@@ -14,10 +14,12 @@ pytest.importorskip("transformers")
 import torch
 from tiny import PROMPTS
 
+from grpo_bench.lm.generation import generate
 from grpo_bench.lm.logprobs import completion_logprobs
 from grpo_bench.lm.lora import Lora
 from grpo_bench.lm.models import load_model
-from grpo_bench.lm.vllm_backend import VllmGenerator
+from grpo_bench.lm.parallel import World
+from grpo_bench.lm.vllm_backend import VllmGenerator, check_backend, generator_of
 
 EOS = 2
 
@@ -92,10 +94,10 @@ def test_greedy_has_log_probability_0(vllm: None) -> None:
 
 def test_what_vllm_is_asked(vllm: None) -> None:
     lm = load_model("tiny")
-    backend, settings = VllmGenerator(lm, memory=0.2), Engine.last.settings
+    backend, settings = VllmGenerator(lm), Engine.last.settings
     assert settings["dtype"] == "bfloat16"
     assert settings["logprobs_mode"] == "processed_logprobs"
-    assert settings["gpu_memory_utilization"] == 0.2
+    assert settings["gpu_memory_utilization"] == 0.3
     assert settings["max_model_len"] == 512  # the model's
     seeds = []
     for seed in (0, 0, 1):
@@ -128,14 +130,27 @@ def test_the_copy_follows_the_policy(vllm: None) -> None:
 def test_without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r"backend=vllm: needs a CUDA device; expected native"):
-        VllmGenerator(load_model("tiny"))
+        check_backend("vllm", World())
 
 
 def test_without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs vLLM, pip install 'grpo-bench\[vllm\]'"):
-        VllmGenerator(load_model("tiny"))
+        check_backend("vllm", World())
+
+
+def test_backends_by_name(vllm: None) -> None:
+    lm = load_model("tiny")
+    assert generator_of("native", lm) is generate
+    assert isinstance(generator_of("vllm", lm), VllmGenerator)
+    for name in ("native", "vllm"):
+        check_backend(name, World())
+    check_backend("native", World(1, 2))
+    with pytest.raises(ValueError, match="with torchrun: expected native"):
+        check_backend("vllm", World(1, 2))
+    with pytest.raises(ValueError, match="backend='hf': expected native or vllm"):
+        check_backend("hf", World())
 
 
 @pytest.mark.gpu
