@@ -90,7 +90,7 @@ class Trainer:
                 "different numbers of groups: expected 0"
             )
         self.lm, self.task, self.settings = lm, task, settings
-        self.generate = generator_of(env["generation"]["backend"], lm)
+        self.generate = generator_of(env["generation"].get("backend", "native"), lm)
         self.critic, self.reference = critic, reference
         self.world = World() if world is None else world
         self.phases = Phases(lm.model.device) if phases is None else phases

@@ -34,6 +34,7 @@ def test_every_model_has_its_file(name: str) -> None:
         "source": name,
         "dtype": "bfloat16",
         "optimizer": "adamw",
+        "sharded": False,
         "gradient_checkpointing": False,
         "save": name not in SHAPES,  # random weights are worth nothing
     }
