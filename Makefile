@@ -52,7 +52,6 @@ benchmarks: $(READY) ## Speed and memory of the parts, on this machine (half an 
 	  echo "== $$script"; $(RUN) $$script; done
 
 gpu: $(READY) ## All that needs a CUDA card: tests, memory, speed, 16 GB (8 minutes, results/gpu)
-	$(RUN) -m pip install --disable-pip-version-check --quiet $(CONSTRAINTS) -e '.[dev,lm]'
 	$(RUN) benchmarks/gpu.py
 
 clean: ## Remove the environments, build outputs and caches; records stay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import time
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,9 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 
+from grpo_bench.config import CONF, resolved
 from grpo_bench.meter import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +57,21 @@ def test_what_is_run_is_there(gpu: ModuleType) -> None:
     for part in gpu.PARTS:
         script = part.command[0]
         assert script == "-m" or (ROOT / script).is_file()
+
+
+def test_the_sweeps_compose(gpu: ModuleType, tmp_path: Path) -> None:
+    """Each of their configurations, but on the CPU."""
+    for part in gpu.PARTS:
+        if "grpo_bench.run" not in part.command:
+            continue
+        given = [word.format(out=tmp_path) for word in part.command[3:]]
+        choices = [
+            [f"{w.split('=')[0]}={one}" for one in w.split("=")[1].split(",")] for w in given
+        ]
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            for chosen in itertools.product(*choices):
+                settings = [word for word in chosen if not word.startswith("hydra")]
+                assert resolved(compose("config", settings))["device"] == "cuda"
 
 
 def test_without_a_card(gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
