@@ -29,7 +29,7 @@ from grpo_bench.report import csv
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = 480  # seconds of all parts together
-CRITICS = "grpo,ppo,ppo_shared,ppo_lora"
+CRITICS = "grpo,ppo,ppo_shared,lm/ppo_lora"
 
 
 @dataclass(frozen=True)

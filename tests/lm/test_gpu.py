@@ -78,7 +78,7 @@ def test_an_update_is_that_of_the_cpu(rank: int, checkpointed: bool) -> None:
 
 ALGORITHMS = {
     "grpo": ["algo=grpo", "algo.kl=k3", "+algo.kl_coef=0.1", "algo.group_size=4"],
-    **{name: [f"algo={name}"] for name in ("ppo", "ppo_shared", "ppo_lora")},
+    **{name: [f"algo={name}"] for name in ("ppo", "ppo_shared", "lm/ppo_lora")},
 }
 SMALL = [
     *("model=tiny", "env=arithmetic_text", "budget=smoke", "model.dtype=float32"),

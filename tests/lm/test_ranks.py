@@ -60,8 +60,8 @@ CASES: dict[str, list[str]] = {
     "ppo": ["algo=ppo", *K1],
     "ppo shared": ["algo=ppo_shared"],
     "ppo shared lora": ["algo=ppo_shared", "model.lora.rank=4"],
-    "ppo lora": ["algo=ppo_lora"],
-    "ppo lora lora": ["algo=ppo_lora", "model.lora.rank=4"],
+    "ppo lora": ["algo=lm/ppo_lora"],
+    "ppo lora lora": ["algo=lm/ppo_lora", "model.lora.rank=4"],
 }
 SHARDED = [
     *("batch baseline", "kl in the loss", "lora", "checkpointed", "two minibatches"),
