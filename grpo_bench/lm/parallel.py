@@ -148,7 +148,11 @@ class World:
         """
         if self.size == 1:
             return
-        sums = [torch.stack([w.double().sum(), w.double().square().sum()]) for w in weights]
+        double = torch.float64
+        sums = [
+            torch.stack([w.sum(dtype=double), torch.linalg.vector_norm(w, dtype=double)])
+            for w in weights
+        ]
         found = self.gather(torch.stack(sums)[None].detach())
         if wrong := (found != found[:1]).flatten(1).any(dim=1).nonzero().flatten().tolist():
             raise ValueError(f"ranks {wrong}: their weights are not those of rank 0 at the start")

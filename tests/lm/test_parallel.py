@@ -24,6 +24,7 @@ from grpo_bench.lm.optimizer import make_optimizer
 from grpo_bench.lm.parallel import World
 from grpo_bench.lm.saving import plain_weights
 from grpo_bench.lm.sharding import shard, units, whole
+from grpo_bench.meter.memory import module_bytes
 
 # What rank 0 plays is short and badly paid, what rank 1 plays is long and well paid: denominators
 # and baselines of their own would be far from the common ones.
@@ -50,6 +51,10 @@ def policy(kind: str = "full") -> PreTrainedModel:
     if checkpointed:
         model.activation_checkpointing_enable()
     return model
+
+
+def tensors(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
+    return list(model.parameters()), list(model.buffers())
 
 
 def full(tensor: Tensor) -> Tensor:
@@ -116,7 +121,7 @@ def scenario(world: World) -> dict[str, Any]:
     for kind in KINDS:
         model = policy(kind)
         shard(model)
-        found[f"{kind} bytes"] = sum(p.to_local().nbytes for p in model.parameters())
+        found[f"{kind} bytes"] = module_bytes(model)
         with whole(model):
             found[f"{kind} text"] = completions(model, world.rank)
         found[f"{kind} in shards"] = update(model, world, "token_mean")
@@ -260,9 +265,9 @@ def test_shards_make_the_same_update(ranks: list[dict[str, Any]], kind: str) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_are_shards(ranks: list[dict[str, Any]], kind: str) -> None:
-    """Each rank keeps half of the bytes, before and after; the sizes here are all even."""
-    total = sum(p.nbytes for p in policy(kind).parameters())
-    assert [found[f"{kind} bytes"] for found in ranks] == [total // 2] * SIZE
+    """Each rank keeps half of the weights, before and after; the sizes here are all even."""
+    weights, buffers = (sum(t.nbytes for t in ts) for ts in tensors(policy(kind)))
+    assert [found[f"{kind} bytes"] for found in ranks] == [weights // 2 + buffers] * SIZE
     assert all(found[f"{kind} back"] for found in ranks)
 
 
