@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import math
 import os
 import shutil
 import signal
@@ -79,6 +80,8 @@ def main(config: DictConfig) -> float:
     try:
         with OneRun(run_name(settings)) as progress:
             folder = execute(settings, progress.show)
+        if rank():
+            return math.nan  # what it was, the first process tells
         ended = outcome(folder, settings)
     except (OSError, RecordError) as error:
         raise SystemExit(str(error)) from None

@@ -40,7 +40,7 @@ class World:
         process alone. CUDA devices are dealt out: the one of this process becomes torch's current.
 
         Raises:
-            ValueError: there are more processes on this machine than CUDA devices.
+            ValueError: one CUDA device for all of them, or fewer than there are processes here.
         """
         size = n_processes()
         if size == 1:
@@ -48,6 +48,8 @@ class World:
         backend = "gloo"
         if device.startswith("cuda"):
             backend = "cpu:gloo,cuda:nccl"
+            if device != "cuda":
+                raise ValueError(f"device={device} in {size} processes: expected cuda, cpu or auto")
             place, cards = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
             if place >= cards:
                 raise ValueError(

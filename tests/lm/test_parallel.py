@@ -197,6 +197,8 @@ def test_more_processes_than_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "64")
     with pytest.raises(ValueError, match="one process for each CUDA device"):
         World.here("cuda")
+    with pytest.raises(ValueError, match="device=cuda:0 in 2 processes: expected cuda, cpu or"):
+        World.here("cuda:0")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
