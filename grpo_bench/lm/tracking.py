@@ -1,0 +1,137 @@
+"""Bytes of tensors that are alive, by component, and their peak in each moment of a step.
+
+Works on real tensors, and on fake ones (shapes that hold no numbers), so that a step of a model can
+be counted which this machine could not hold.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+Composition = dict[str, int]  # bytes by component
+Shape = tuple[int, ...]
+
+
+class LiveBytes(TorchDispatchMode):
+    """While it is entered, sees every storage that an operation of torch makes, and when it goes.
+
+        with LiveBytes(component) as live, live.moment("update"):
+            loss.backward()
+        live.peaks["update"]
+
+    What an operation of fake tensors would give Python as a number is 1: nothing that decides a
+    shape may depend on it.
+
+    Args:
+        component: of a tensor that has just been made, by its shape.
+
+    Attributes:
+        live: bytes by component now.
+        peaks: of each moment, bytes by component when most were alive.
+    """
+
+    def __init__(self, component: Callable[[Shape], str]) -> None:
+        super().__init__()
+        self.component = component
+        self.live: Counter[str] = Counter()
+        self.peaks: dict[str, Composition] = {}
+        self._moment = ""
+        self._total = self._highest = 0
+        self._seen: dict[int, tuple[str, int]] = {}  # of each storage: component, bytes
+
+    @contextmanager
+    def moment(self, name: str) -> Iterator[None]:
+        """Peaks belong to this moment until the block ends. A moment that comes again keeps the
+        higher of its peaks."""
+        before, self._moment = self._moment, name
+        self._highest = sum(self.peaks.get(name, {}).values())
+        self._note()
+        try:
+            yield
+        finally:
+            self._moment = before
+            self._highest = sum(self.peaks.get(before, {}).values())
+
+    def label(self, tensors: Iterable[Tensor], component: str) -> None:
+        """Count the storages of tensors, also of those made before, to a component."""
+        for tensor in tensors:
+            key = self._see(tensor)
+            before, size = self._seen[key]
+            self.live[before] -= size
+            self.live[component] += size
+            self._seen[key] = component, size
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Carry an operation out and look at what it made."""
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            return torch.ones((), dtype=args[0].dtype).tolist()
+        made = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, Tensor):
+                self._see(leaf)
+        return made
+
+    def _see(self, tensor: Tensor) -> int:
+        """Count a storage that is new; its key."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._seen:
+            component, size = self.component(tuple(tensor.shape)), storage.nbytes()
+            self._seen[key] = component, size
+            self.live[component] += size
+            self._total += size
+            weakref.finalize(storage, self._gone, key)
+            if self._total > self._highest:
+                self._note()
+        return key
+
+    def _gone(self, key: int) -> None:
+        component, size = self._seen.pop(key)
+        self.live[component] -= size
+        self._total -= size
+
+    def _note(self) -> None:
+        if self._moment and self._total > self._highest:
+            self._highest = self._total
+            self.peaks[self._moment] = {name: size for name, size in self.live.items() if size}
+
+
+def make_fake(modules: Iterable[nn.Module]) -> FakeTensorMode:
+    """Let the parameters and buffers of modules, made on the device ``meta``, be fake tensors of the
+    CPU. What is tied, or shared between modules, stays so.
+
+    Returns:
+        the mode that they belong to; it need not be active for them to be used, beside real ones.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    made: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            with mode:
+                blank = torch.empty_like(tensor, device="cpu")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            made[id(tensor)] = (
+                nn.Parameter(blank, tensor.requires_grad) if is_parameter else blank
+            )
+        return made[id(tensor)]
+
+    for module in modules:
+        for part in module.modules():
+            for tensors in (part._parameters, part._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None and not isinstance(tensor, FakeTensor):
+                        tensors[name] = fake(tensor)  # type: ignore[assignment]
+    return mode
