@@ -147,6 +147,17 @@ def _why_not(source: str, offline: bool) -> str:
     )
 
 
+def stored_dtype(source: str) -> torch.dtype | None:
+    """The type in which the file of a model holds its weights; None where there is no file."""
+    if source in SHAPES:
+        return None
+    if source == SMOLLM2:
+        return torch.float32  # see smollm2.py
+    offline = os.environ.get("HF_HUB_OFFLINE") != "0"
+    dtype = AutoConfig.from_pretrained(source, local_files_only=offline).dtype
+    return torch.float32 if dtype is None else dtype
+
+
 def switch_dropout_off(config: PreTrainedConfig) -> None:
     """Set every rate of dropout in a model's configuration to 0, under whichever name."""
     for name, value in config.to_dict().items():

@@ -29,18 +29,18 @@ class LiveBytes(TorchDispatchMode):
             loss.backward()
         live.peaks["update"]
 
-    What an operation of fake tensors would give Python as a number is 1: nothing that decides a
-    shape may depend on it.
+    Fake tensors have no numbers, where a step asks for some. Each that Python is given is 1, two
+    tensors are close, and a mask takes everything: so nothing that decides a shape may depend on other numbers.
 
     Args:
-        component: of a tensor that has just been made, by its shape.
+        component: of a tensor that has just been made, by its shape and the bytes of its storage.
 
     Attributes:
         live: bytes by component now.
         peaks: of each moment, bytes by component when most were alive.
     """
 
-    def __init__(self, component: Callable[[Shape], str]) -> None:
+    def __init__(self, component: Callable[[Shape, int], str]) -> None:
         super().__init__()
         self.component = component
         self.live: Counter[str] = Counter()
@@ -51,16 +51,20 @@ class LiveBytes(TorchDispatchMode):
 
     @contextmanager
     def moment(self, name: str) -> Iterator[None]:
-        """Peaks belong to this moment until the block ends. A moment that comes again keeps the
-        higher of its peaks."""
-        before, self._moment = self._moment, name
-        self._highest = sum(self.peaks.get(name, {}).values())
-        self._note()
+        """Peaks belong to this moment until the block ends."""
+        before = self.begin(name)
         try:
             yield
         finally:
-            self._moment = before
-            self._highest = sum(self.peaks.get(before, {}).values())
+            self.begin(before)
+
+    def begin(self, name: str) -> str:
+        """Peaks belong to this moment from now on; the name of the one that it ends. A moment that
+        comes again keeps the higher of its peaks; one without a name has none."""
+        before, self._moment = self._moment, name
+        self._highest = sum(self.peaks.get(name, {}).values())
+        self._note()
+        return before
 
     def label(self, tensors: Iterable[Tensor], component: str) -> None:
         """Count the storages of tensors, also of those made before, to a component."""
@@ -75,8 +79,13 @@ class LiveBytes(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Carry an operation out and look at what it made."""
-        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
-            return torch.ones((), dtype=args[0].dtype).tolist()
+        if isinstance(args[0] if args else None, FakeTensor):
+            if func is torch.ops.aten._local_scalar_dense.default:
+                return torch.ones((), dtype=args[0].dtype).tolist()
+            if func is torch.ops.aten.allclose.default:
+                return True
+            if func is torch.ops.aten.index.Tensor:
+                args = _everything(*args)
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor):
@@ -88,7 +97,8 @@ class LiveBytes(TorchDispatchMode):
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._seen:
-            component, size = self.component(tuple(tensor.shape)), storage.nbytes()
+            size = storage.nbytes()
+            component = self.component(tuple(tensor.shape), size)
             self._seen[key] = component, size
             self.live[component] += size
             self._total += size
@@ -106,6 +116,14 @@ class LiveBytes(TorchDispatchMode):
         if self._moment and self._total > self._highest:
             self._highest = self._total
             self.peaks[self._moment] = {name: size for name, size in self.live.items() if size}
+
+
+def _everything(tensor: Tensor, places: list[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
+    """``tensor[mask]`` as what it is if all of the mask is true."""
+    if len(places) != 1 or places[0] is None or places[0].dtype != torch.bool:
+        return tensor, places
+    rows = tensor.flatten(0, places[0].dim() - 1)
+    return rows, [torch.arange(len(rows))]
 
 
 def make_fake(modules: Iterable[nn.Module]) -> FakeTensorMode:

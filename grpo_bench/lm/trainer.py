@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -376,6 +376,24 @@ def make_trainer(
     Raises:
         ValueError: names the setting that is wrong, or says why the model is not there.
     """
+    networks = make_networks(config, device)
+    world = World() if world is None else world
+    world.check_equal(networks.lm.model.parameters())
+    if config["model"]["sharded"]:
+        shard_all(networks.lm.model, networks.reference, networks.critic, world)
+    return with_networks(networks, config, world, phases)
+
+
+class Networks(NamedTuple):
+    """What a step runs, before it has an optimiser."""
+
+    lm: LanguageModel
+    reference: Reference | None
+    critic: Critic | None
+
+
+def make_networks(config: Config, device: str) -> Networks:
+    """The networks of a resolved configuration. On the device ``meta`` they have shapes only."""
     model, env = config["model"], config["env"]
     settings = settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
     lora = lora_of(model)
@@ -393,18 +411,22 @@ def make_trainer(
     if settings.kind == "ppo":
         of_critic = replace(lora, rank=settings.critic_rank)
         critic = make_critic(settings.critic, lm.model, reference, of_critic, weights_seed)
-    world = World() if world is None else world
-    world.check_equal(lm.model.parameters())
-    if model["sharded"]:
-        shard_all(lm.model, reference, critic, world)
+    return Networks(lm, reference, critic)
+
+
+def with_networks(
+    networks: Networks, config: Config, world: World | None = None, phases: Phases | None = None
+) -> Trainer:
+    """The trainer of networks that were made for this configuration."""
+    env = config["env"]
     return Trainer(
-        lm,
-        TextTask(env, lm),
-        settings,
+        networks.lm,
+        TextTask(env, networks.lm),
+        settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"]),
         env,
-        optimizer=model["optimizer"],
-        critic=critic,
-        reference=reference,
+        optimizer=config["model"]["optimizer"],
+        critic=networks.critic,
+        reference=networks.reference,
         seed=config["seed"],
         world=world,
         phases=phases,
