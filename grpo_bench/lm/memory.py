@@ -17,7 +17,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grpo_bench.lm import generation
-from grpo_bench.lm.completions import Completions, pad_prompts
+from grpo_bench.lm.completions import Completions, group_tokens, pad_prompts
 from grpo_bench.lm.models import stored_dtype
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.sampling import draw
@@ -53,10 +53,16 @@ MALLOC_VARIABLE = "MALLOC_MMAP_THRESHOLD_"  # a number of bytes there: freed blo
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes by component at the worst point of each moment of a step, in their order: ``load``,
-    ``generation``, ``logprobs``, ``critic``, ``update`` and ``optimizer step``."""
+    """What a step takes.
+
+    Attributes:
+        moments: bytes by component at the worst point of each moment, in their order: ``load``,
+            ``generation``, ``logprobs``, ``critic``, ``update`` and ``optimizer step``.
+        group_tokens: of the longest group, which a micro-batch has to hold.
+    """
 
     moments: dict[str, Composition]
+    group_tokens: int
 
     @property
     def moment(self) -> str:
@@ -74,13 +80,24 @@ class Prediction:
         """Bytes."""
         return sum(self.moments[self.moment].values())
 
+    def beside(self, process: int) -> Prediction:
+        """The same in a process of so many bytes."""
+        return self._with(lambda parts: {"process": process} | parts)
 
-def predict(config: Config, device: str = "cpu", process: int = 0) -> Prediction:
-    """The peak of a step of a resolved configuration.
+    def without(self, component: str) -> Prediction:
+        """The same, but for a component."""
+        return self._with(lambda parts: {k: v for k, v in parts.items() if k != component})
+
+    def _with(self, change: Callable[[Composition], Composition]) -> Prediction:
+        moments = {name: change(parts) for name, parts in self.moments.items()}
+        return replace(self, moments=moments)
+
+
+def predict(config: Config, device: str = "cpu") -> Prediction:
+    """The peak of a step of a resolved configuration, but for the process.
 
     Args:
         device: what is planned for, ``cpu`` or ``cuda``; nothing runs there.
-        process: bytes of a process that trains nothing; not counted on a CUDA card.
 
     Raises:
         ValueError: as ``make_trainer``.
@@ -89,7 +106,7 @@ def predict(config: Config, device: str = "cpu", process: int = 0) -> Prediction
     make_fake(_modules(networks))
     live = LiveBytes(_namer(networks))
     _label(live, networks)
-    load = dict(live.live) | {"file": _file_bytes(config, networks)}
+    load = {"weights": live.live["weights"], "file": _file_bytes(config, networks)}
     with live:
         trainer = with_networks(networks, config, phases=Moments(live))
         _count_optimizers(trainer, live)
@@ -98,15 +115,10 @@ def predict(config: Config, device: str = "cpu", process: int = 0) -> Prediction
         with live.moment("generation"):
             _generate(trainer, rollout, live)
         trainer.update(rollout)
-    on_cpu = device == "cpu"
-    keeps = MALLOC if on_cpu and malloc_keeps() else 0.0
-    moments = {"load": load, **live.peaks}
-    return Prediction(
-        {
-            name: ({"process": process} if on_cpu else {}) | _with_malloc(peak, keeps)
-            for name, peak in moments.items()
-        }
-    )
+    keeps = MALLOC if device == "cpu" and malloc_keeps() else 0.0
+    moments = {name: _with_malloc(peak, keeps) for name, peak in live.peaks.items()}
+    tokens = group_tokens(rollout.prompts, rollout.completions)
+    return Prediction({"load": load, **moments}, max(tokens))
 
 
 class Moments(Phases):
@@ -252,4 +264,4 @@ def _with_malloc(peak: Composition, keeps: float) -> Composition:
     whole = {name: size for name, size in peak.items() if not name.startswith("large ")}
     for name in ("activations", "logits"):
         whole[name] = whole.get(name, 0) + peak.get(f"large {name}", 0)
-    return whole | {"malloc": kept}
+    return {name: size for name, size in (whole | {"malloc": kept}).items() if size}

@@ -30,7 +30,8 @@ class LiveBytes(TorchDispatchMode):
         live.peaks["update"]
 
     Fake tensors have no numbers, where a step asks for some. Each that Python is given is 1, two
-    tensors are close, and a mask takes everything: so nothing that decides a shape may depend on other numbers.
+    tensors are close, and a mask takes everything: so nothing that
+    decides a shape may depend on other numbers.
 
     Args:
         component: of a tensor that has just been made, by its shape and the bytes of its storage.
@@ -75,9 +76,7 @@ class LiveBytes(TorchDispatchMode):
             self.live[component] += size
             self._seen[key] = component, size
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry an operation out and look at what it made."""
         if isinstance(args[0] if args else None, FakeTensor):
             if func is torch.ops.aten._local_scalar_dense.default:
@@ -127,8 +126,8 @@ def _everything(tensor: Tensor, places: list[Tensor | None]) -> tuple[Tensor, li
 
 
 def make_fake(modules: Iterable[nn.Module]) -> FakeTensorMode:
-    """Let the parameters and buffers of modules, made on the device ``meta``, be fake tensors of the
-    CPU. What is tied, or shared between modules, stays so.
+    """Let parameters and buffers of modules that were made on ``meta`` be fake tensors of the CPU.
+    What is tied, or shared between modules, stays so.
 
     Returns:
         the mode that they belong to; it need not be active for them to be used, beside real ones.
@@ -141,9 +140,7 @@ def make_fake(modules: Iterable[nn.Module]) -> FakeTensorMode:
             with mode:
                 blank = torch.empty_like(tensor, device="cpu")
             is_parameter = isinstance(tensor, nn.Parameter)
-            made[id(tensor)] = (
-                nn.Parameter(blank, tensor.requires_grad) if is_parameter else blank
-            )
+            made[id(tensor)] = nn.Parameter(blank, tensor.requires_grad) if is_parameter else blank
         return made[id(tensor)]
 
     for module in modules:

@@ -1,0 +1,59 @@
+"""What steps of training really take: memory and time of this process, which should be a fresh one.
+
+import grpo_bench.lm.measure as m; m.report()      # a configuration comes as JSON on the input
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from grpo_bench.lm.rollout import Rollout
+from grpo_bench.lm.trainer import make_trainer
+from grpo_bench.meter.memory import peak_bytes
+
+STEPS = 2  # the optimiser has its state from the second on
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of ``STEPS`` steps, from the start of the process."""
+
+    peak: int  # bytes; see meter.peak_bytes
+    seconds: float  # of the last step
+    tokens: float  # of a completion, mean of the last step
+
+
+def take_steps(config: dict[str, Any], device: str) -> Measured:
+    """Collect and update ``STEPS`` times.
+
+    In each group the first completion is paid, whatever it says: a group without spread would not
+    be learned from, and a random model says nothing right.
+    """
+    torch.set_num_threads(config["threads"])
+    trainer = make_trainer(config, device)
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        rollout = with_spread(trainer.collect())
+        trainer.update(rollout)
+        seconds = time.perf_counter() - start
+    tokens = float(rollout.completions.length.float().mean())
+    return Measured(peak_bytes(device), seconds, tokens)
+
+
+def with_spread(rollout: Rollout) -> Rollout:
+    """The same, but that the first completion of each group has the reward 1 and the others 0."""
+    n = len(rollout.texts)
+    first = (np.arange(n) % rollout.group_size == 0).astype(np.float64)
+    return replace(rollout, outcome=replace(rollout.outcome, reward=first))
+
+
+def report() -> None:
+    """Read ``{"config": ..., "device": ...}`` from the input, and print what was measured."""
+    print(json.dumps(asdict(take_steps(**json.load(sys.stdin)))))
