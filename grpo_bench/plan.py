@@ -36,6 +36,7 @@ PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how w
 UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
     UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
+NO_MEMORY = ("MemoryError", "can't allocate memory", "OutOfMemoryError", "bad_alloc")
 # What a run imports, and then its steps.
 CHILD = """
 import grpo_bench.run, grpo_bench.job, grpo_bench.lm.run, grpo_bench.lm.measure
@@ -70,7 +71,7 @@ def memory_of(text: Any) -> int:
     Raises:
         ValueError: it is none of those, or nothing.
     """
-    found = re.fullmatch(r"([0-9.]+) ?([KMGT]?I?B|)", str(text).strip().upper())
+    found = re.fullmatch(r"([0-9.]+(?:E[0-9]+)?) ?([KMGT]?I?B|)", str(text).strip().upper())
     try:
         size = int(float(found[1]) * UNITS[found[2]]) if found else 0
     except (KeyError, ValueError):
@@ -111,21 +112,26 @@ def changes(config: Config, group_tokens: int) -> Iterator[Change]:
         yield Change({"model.lora.rank": 16}, "the policy learns adapters only")
 
 
-def measured(config: Config, device: str) -> dict[str, Any]:
-    """Real steps of a configuration in a fresh process; see ``grpo_bench.lm.measure``.
+def measured(config: Config, device: str, limit: int | None = None) -> dict[str, Any]:
+    """Real steps of a configuration in a fresh process: ``lm.measure.Measured`` as a dict.
+
+    Args:
+        limit: bytes beyond which the process fails.
 
     Raises:
-        RuntimeError: they failed; with what the process had to say.
+        MemoryError: it would have taken more than the limit, or than there is.
+        RuntimeError: it failed otherwise; with what it had to say.
     """
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
-        input=json.dumps({"config": config, "device": device}),
+        input=json.dumps({"config": config, "device": device, "limit": limit}),
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": str(config["threads"])},
     )
     if done.returncode:
-        raise RuntimeError(done.stderr.strip() or f"exit status {done.returncode}")
+        said = done.stderr.strip() or f"exit status {done.returncode}"
+        raise (MemoryError if any(sign in said for sign in NO_MEMORY) else RuntimeError)(said)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -264,11 +270,14 @@ def main(config: DictConfig) -> None:
         memory = None if config.memory is None else memory_of(config.memory)
         with open_dict(config):
             del config["memory"]
+        if "model" not in config or "generation" not in config.env:
+            raise ValueError(
+                f"env={config.env.name} and {'a' if 'model' in config else 'no'} model: expected a "
+                "language model, such as model=1b, and one of env=arithmetic_text,format_text"
+            )
         settings = resolved(config)
         device = device_of(settings["device"])
         check({**settings, "device": "cpu"})
-        if "model" not in settings:
-            raise ValueError("model: missing, expected a language model, such as model=1b")
         console = Console(highlight=False)
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = PIPED_WIDTH

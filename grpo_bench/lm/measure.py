@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from grpo_bench.lm.rollout import Rollout
@@ -54,6 +55,27 @@ def with_spread(rollout: Rollout) -> Rollout:
     return replace(rollout, outcome=replace(rollout.outcome, reward=first))
 
 
+def limit_memory(limit: int, device: str) -> None:
+    """Let this process fail where it would take more than so many bytes.
+
+    On a CPU the kernel does it (RLIMIT_DATA, Linux). It counts what is private to the process, used
+    or not, but not the pages of libraries, so what is resident of those is taken off first. On a
+    CUDA card torch's allocator does it.
+    """
+    if device.startswith("cuda"):
+        whole = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / whole), device)
+        return
+    import resource  # absent on Windows
+
+    files = psutil.Process().memory_info().shared
+    resource.setrlimit(resource.RLIMIT_DATA, (limit - files, limit - files))
+
+
 def report() -> None:
-    """Read ``{"config": ..., "device": ...}`` from the input, and print what was measured."""
-    print(json.dumps(asdict(take_steps(**json.load(sys.stdin)))))
+    """Read ``{"config": ..., "device": ..., "limit": bytes or null}`` from the input, and print
+    what was measured."""
+    asked = json.load(sys.stdin)
+    if asked["limit"] is not None:
+        limit_memory(asked["limit"], asked["device"])
+    print(json.dumps(asdict(take_steps(asked["config"], asked["device"]))))

@@ -102,6 +102,9 @@ def predict(config: Config, device: str = "cpu") -> Prediction:
     Raises:
         ValueError: as ``make_trainer``.
     """
+    eight_bit = config["model"]["optimizer"] == "adamw_8bit"
+    if eight_bit:  # needs a card to be made
+        config = {**config, "model": config["model"] | {"optimizer": "adamw_plain"}}
     networks = make_networks(config, "meta")
     make_fake(_modules(networks))
     live = LiveBytes(_namer(networks))
@@ -109,6 +112,10 @@ def predict(config: Config, device: str = "cpu") -> Prediction:
     load = {"weights": live.live["weights"], "file": _file_bytes(config, networks)}
     with live:
         trainer = with_networks(networks, config, phases=Moments(live))
+        if eight_bit:
+            trainer.optimizer = EightBitShapes(trainer.parameters)
+            if trainer.critic is not None:
+                trainer.critic_optimizer = EightBitShapes(trainer.critic.parameters())
         _count_optimizers(trainer, live)
         rollout = longest_rollout(trainer)
         live.label(_tensors(rollout.completions), "rollout")
@@ -133,6 +140,28 @@ class Moments(Phases):
         """One phase."""
         with super().__call__(name), self.live.moment(name):
             yield
+
+
+class EightBitShapes(Optimizer):
+    """Has the state that bitsandbytes' AdamW8bit has, and does nothing with it: of each weight two
+    moments of a byte, and a float32 scale for each block of 256; small weights have float32 ones.
+    """
+
+    def __init__(self, weights: list[nn.Parameter]) -> None:
+        super().__init__(weights, {})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Make the state, once."""
+        for weight in self.param_groups[0]["params"]:
+            state, n = self.state[weight], weight.numel()
+            if state or weight.grad is None:
+                continue
+            for name in ("1", "2"):
+                if n < 4096:
+                    state[f"state{name}"] = torch.empty_like(weight, dtype=torch.float32)
+                else:
+                    state[f"state{name}"] = torch.empty_like(weight, dtype=torch.uint8)
+                    state[f"absmax{name}"] = weight.new_empty(-(-n // 256), dtype=torch.float32)
 
 
 def malloc_keeps() -> bool:
@@ -223,8 +252,7 @@ def _trained(networks: Networks) -> list[nn.Parameter]:
 
 
 def _count_optimizers(trainer: Trainer, live: LiveBytes) -> None:
-    """Let the optimisers make their state, with gradients that go again; and have what they do in a
-    moment of its own."""
+    """Let the optimisers make their state, with gradients that go again."""
     for optimizer in filter(None, (trainer.optimizer, trainer.critic_optimizer)):
         for group in optimizer.param_groups:
             for weight in group["params"]:
@@ -232,11 +260,22 @@ def _count_optimizers(trainer: Trainer, live: LiveBytes) -> None:
         optimizer.step()
         optimizer.zero_grad()
         live.label(_state_tensors(optimizer), "optimizer")
-        before: list[str] = []
-        optimizer.register_step_pre_hook(
-            lambda *_, before=before: before.append(live.begin("optimizer step"))
-        )
-        optimizer.register_step_post_hook(lambda *_, before=before: live.begin(before.pop()))
+        _give_moment(optimizer, live)
+
+
+def _give_moment(optimizer: Optimizer, live: LiveBytes) -> None:
+    """Have what an optimiser does in a moment of its own, in the middle of another."""
+    interrupted = ""
+
+    def begin(*_: Any) -> None:
+        nonlocal interrupted
+        interrupted = live.begin("optimizer step")
+
+    def end(*_: Any) -> None:
+        live.begin(interrupted)
+
+    optimizer.register_step_pre_hook(begin)
+    optimizer.register_step_post_hook(end)
 
 
 def _state_tensors(optimizer: Optimizer) -> list[Tensor]:

@@ -135,8 +135,15 @@ def adamw_8bit(params: Iterable[nn.Parameter], **settings: Any) -> Optimizer:
     return AdamW8bit(params, **settings)
 
 
+def adamw_plain(params: Iterable[nn.Parameter], **settings: Any) -> Optimizer:
+    """torch's AdamW as it is, its moments in the type of the weights, without masters: in bfloat16
+    half the bytes of ``MasterAdamW`` and less, but small updates are lost."""
+    return AdamW(params, **settings, fused=True)
+
+
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": MasterAdamW,
+    "adamw_plain": adamw_plain,
     "adamw_8bit": adamw_8bit,
 }
 
