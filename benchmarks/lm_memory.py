@@ -18,6 +18,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +35,9 @@ from grpo_bench.report.writers import Column
 
 GIB = 2**30
 WITHIN = 10.0  # per cent, of the prediction
-LABELS = ("model", "trained", "algo", "rollout", "limit", "device")
+LABELS = ("model", "trained", "algo", "lengths", "limit", "device")
 READING = (
-    "Rollout: problems × completions of each × most new tokens. Predicted and its parts: the worst "
+    "Lengths: problems × completions of each × most new tokens. Predicted and its parts: the worst "
     "moment of a step as planned, in GiB. Measured: the peak of a fresh process (VmHWM; on a card "
     "of its allocator) over two iterations. A process that does not fit was refused memory beyond "
     "the limit. Seconds: of the second iteration, one thread."
@@ -83,8 +84,8 @@ class Row(NamedTuple):
 
     def labels(self, limit: int, device: str) -> dict[str, str]:
         """How the table tells it from others."""
-        rollout = f"{self.prompts} × {self.group_size} × {self.tokens}"
-        values = (self.model, self.trained, self.algo, rollout, f"{limit / GIB:g} GiB", device)
+        lengths = f"{self.prompts} × {self.group_size} × {self.tokens}"
+        values = (self.model, self.trained, self.algo, lengths, f"{limit / GIB:g} GiB", device)
         return dict(zip(LABELS, values, strict=True))
 
 
@@ -130,12 +131,18 @@ def check_limit(limit: int) -> None:
             raise RuntimeError(f"limit {limit}, asked for {asked}: {done.stderr or 'granted'}")
 
 
+@cache
+def process_of(algo: str) -> int:
+    """What a process takes beside its tensors; the size of the model does not matter to it."""
+    return process_bytes(Row("tiny", LORA, algo).config())
+
+
 def measure(row: Row, limit: int, device: str) -> dict[str, Any]:
     """The numbers of a row, in GiB, and whether it fits."""
     config = row.config()
     prediction = predict(config, device)
     if device == "cpu":
-        prediction = prediction.beside(process_bytes(config))
+        prediction = prediction.beside(process_of(row.algo))
     found: dict[str, Any] = {"predicted": prediction.peak / GIB, "moment": prediction.moment}
     found |= {name: size / GIB for name, size in prediction.components.items()}
     try:
@@ -173,7 +180,7 @@ def table_of(done: list[dict[str, Any]]) -> Table:
         table.targets.append(Target(what, wanted, word, max(errors), min(errors), max(errors)))
     for row in done:
         if (row["model"], row["trained"], row["algo"]) == ("1b", LORA, "grpo"):
-            what = f"1b, {LORA}, grpo, {row['rollout']}: a step within {row['limit']}"
+            what = f"1b, {LORA}, grpo, {row['lengths']}: a step within {row['limit']}"
             word = "met" if row["verdict"] == "fits" else "missed"
             table.targets.append(Target(what, "fits", word))
     return table

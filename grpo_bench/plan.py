@@ -81,9 +81,9 @@ def memory_of(text: Any) -> int:
     return size
 
 
-def changes(config: Config, group_tokens: int) -> Iterator[Change]:
+def changes(config: Config, device: str, group_tokens: int) -> Iterator[Change]:
     """What makes a step smaller, what changes least first: the same numbers in smaller parts or
-    with more time, then fewer or shorter completions, then other weights and another critic.
+    with more time, then fewer or shorter completions, then another critic and other weights.
 
     Args:
         group_tokens: of the longest group, which a micro-batch has to hold.
@@ -108,6 +108,9 @@ def changes(config: Config, group_tokens: int) -> Iterator[Change]:
     if algo.get("critic") == "separate":
         yield Change({"algo.critic": "lora"}, "the critic learns adapters only")
         yield Change({"algo.critic": "shared"}, "the critic is a layer on the policy")
+    if model["optimizer"] == "adamw" and model["dtype"] == "bfloat16" and not model["lora"]["rank"]:
+        smaller = "adamw_8bit" if device == "cuda" else "adamw_plain"
+        yield Change({"model.optimizer": smaller}, "no float32 masters: small updates are lost")
     if not model["lora"]["rank"]:
         yield Change({"model.lora.rank": 16}, "the policy learns adapters only")
 
@@ -210,7 +213,7 @@ def alternatives(
     if "malloc" in prediction.components:
         variable = f"{MALLOC_VARIABLE}=131072 in the environment"
         yield variable, "a third more time", prediction.without("malloc").peak
-    possible = list(changes(config, prediction.group_tokens))
+    possible = list(changes(config, device, prediction.group_tokens))
     fits = False
     for change in possible:
         peak = predict(change.of(config), device).beside(aside).peak

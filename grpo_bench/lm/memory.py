@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from grpo_bench.lm import generation
 from grpo_bench.lm.completions import Completions, group_tokens, pad_prompts
 from grpo_bench.lm.models import stored_dtype
+from grpo_bench.lm.optimizer import EightBitShapes
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.sampling import draw
 from grpo_bench.lm.tracking import Composition, LiveBytes, Shape, make_fake
@@ -140,28 +141,6 @@ class Moments(Phases):
         """One phase."""
         with super().__call__(name), self.live.moment(name):
             yield
-
-
-class EightBitShapes(Optimizer):
-    """Has the state that bitsandbytes' AdamW8bit has, and does nothing with it: of each weight two
-    moments of a byte, and a float32 scale for each block of 256; small weights have float32 ones.
-    """
-
-    def __init__(self, weights: list[nn.Parameter]) -> None:
-        super().__init__(weights, {})
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make the state, once."""
-        for weight in self.param_groups[0]["params"]:
-            state, n = self.state[weight], weight.numel()
-            if state or weight.grad is None:
-                continue
-            for name in ("1", "2"):
-                if n < 4096:
-                    state[f"state{name}"] = torch.empty_like(weight, dtype=torch.float32)
-                else:
-                    state[f"state{name}"] = torch.empty_like(weight, dtype=torch.uint8)
-                    state[f"absmax{name}"] = weight.new_empty(-(-n // 256), dtype=torch.float32)
 
 
 def malloc_keeps() -> bool:

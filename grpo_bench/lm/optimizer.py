@@ -135,6 +135,28 @@ def adamw_8bit(params: Iterable[nn.Parameter], **settings: Any) -> Optimizer:
     return AdamW8bit(params, **settings)
 
 
+class EightBitShapes(Optimizer):
+    """Has the state that bitsandbytes' AdamW8bit has, and does nothing with it: of each weight two
+    moments of a byte, and a float32 scale for each block of 256; small weights have float32 ones.
+    """
+
+    def __init__(self, weights: list[nn.Parameter]) -> None:
+        super().__init__(weights, {})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Make the state, once."""
+        for weight in self.param_groups[0]["params"]:
+            state, n = self.state[weight], weight.numel()
+            if state or weight.grad is None:
+                continue
+            for name in ("1", "2"):
+                if n < 4096:
+                    state[f"state{name}"] = torch.empty_like(weight, dtype=torch.float32)
+                else:
+                    state[f"state{name}"] = torch.empty_like(weight, dtype=torch.uint8)
+                    state[f"absmax{name}"] = weight.new_empty(-(-n // 256), dtype=torch.float32)
+
+
 def adamw_plain(params: Iterable[nn.Parameter], **settings: Any) -> Optimizer:
     """torch's AdamW as it is, its moments in the type of the weights, without masters: in bfloat16
     half the bytes of ``MasterAdamW`` and less, but small updates are lost."""

@@ -43,7 +43,7 @@ def names(found):
 
 def test_changes_come_with_the_least_invasive_first():
     full = config("algo=ppo", "model.dtype=float32", "env.train.episodes=16")
-    assert names(changes(full, 100)) == [
+    assert names(changes(full, "cpu", 100)) == [
         "env.train.max_tokens=100",
         "model.gradient_checkpointing=true",
         "model.dtype=bfloat16",
@@ -53,12 +53,14 @@ def test_changes_come_with_the_least_invasive_first():
         "algo.critic=shared",
         "model.lora.rank=16",
     ]
+    for device, optimizer in (("cpu", "adamw_plain"), ("cuda", "adamw_8bit")):
+        assert f"model.optimizer={optimizer}" in names(changes(config(), device, 100))
     # what is there already is not proposed
     least = config(
         *("model.lora.rank=8", "model.gradient_checkpointing=true", "env.train.episodes=4"),
         *("env.generation.max_new_tokens=1", "env.train.max_tokens=100"),
     )
-    assert names(changes(least, 100)) == []
+    assert names(changes(least, "cpu", 100)) == []
 
 
 def test_a_change_leaves_the_configuration_as_it_was():
@@ -71,7 +73,7 @@ def test_a_change_leaves_the_configuration_as_it_was():
 def test_every_change_is_one_that_runs_and_takes_no_more():
     full = config("algo=ppo", "model.dtype=float32", "env.train.episodes=16")
     found = predict(full)
-    *smaller, adapters = changes(full, found.group_tokens)
+    *smaller, adapters = changes(full, "cpu", found.group_tokens)
     assert str(adapters) == "model.lora.rank=16"  # half of tiny's width: not smaller there
     predict(adapters.of(full))
     for change in smaller:
