@@ -42,6 +42,7 @@ READING = (
     "of its allocator) over two iterations. A process that does not fit was refused memory beyond "
     "the limit. Seconds: of the second iteration, one thread."
 )
+GROUPS = {"ppo_lora": "lm/ppo_lora"}  # the choices of conf/algo that are called otherwise
 ALGOS = ("grpo", "ppo", "ppo_shared", "ppo_lora")
 WHOLE, LORA = "all weights", "LoRA 16"
 TRAINED = {
@@ -69,7 +70,12 @@ class Row(NamedTuple):
         """What ``python -m grpo_bench.run`` would run."""
         algo, _, reference = self.algo.partition(" + ")
         overrides = [
-            *(f"model={self.model}", f"algo={algo}", "env=arithmetic_text", "budget=smoke"),
+            *(
+                f"model={self.model}",
+                f"algo={GROUPS.get(algo, algo)}",
+                "env=arithmetic_text",
+                "budget=smoke",
+            ),
             f"env.train.episodes={self.prompts * self.group_size}",
             f"env.train.group_size={self.group_size}",
             f"env.generation.max_new_tokens={self.tokens}",

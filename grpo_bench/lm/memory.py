@@ -149,9 +149,9 @@ def malloc_keeps() -> bool:
 
 
 def longest_rollout(trainer: Trainer) -> Rollout:
-    """What no rollout is longer than: its prompts are the longest of ``SAMPLED`` problems, its
-    completions reach their limit. In each group the first completion is paid, so that all groups
-    have something to learn."""
+    """What no rollout is longer than: its prompts are as long as the longest of ``SAMPLED``
+    problems and begin differently, so that they share nothing; its completions reach their limit.
+    In each group the first completion is paid, so that all groups have something to learn."""
     ids = trainer.task.problem_ids("train")
     prompts = trainer.task.prompts(ids[:: max(1, len(ids) // SAMPLED)])
     group_size = trainer.settings.group_size
@@ -163,10 +163,11 @@ def longest_rollout(trainer: Trainer) -> Rollout:
         torch.ones(shape[:1], dtype=torch.bool),
         group_size,
     )
-    first = (np.arange(shape[0]) % group_size == 0).astype(np.float64)
-    outcome = Outcome(first, np.ones(shape[0], dtype=bool), first, {})
+    paid = (np.arange(shape[0]) % group_size == 0).astype(np.float64)
+    outcome = Outcome(paid, np.ones(shape[0], dtype=bool), paid, {})
     problem_ids = np.resize(ids, trainer.n_problems)
-    longest = [max(prompts, key=len)] * trainer.n_problems
+    _, *rest = max(prompts, key=len)
+    longest = [[first, *rest] for first in range(trainer.n_problems)]
     return Rollout(problem_ids, longest, completions, [""] * shape[0], outcome)
 
 

@@ -74,7 +74,7 @@ def test_parts_of_lora():
     [
         ("ppo", 2 * N + 4 * 33),
         ("ppo_shared", 4 * 33),  # a head of 32 weights and a bias in float32
-        ("ppo_lora", None),
+        ("lm/ppo_lora", None),
     ],
 )
 def test_parts_of_critics(algo, critic):
@@ -86,7 +86,7 @@ def test_parts_of_critics(algo, critic):
     if critic is not None:
         assert own == critic
     on_reference = predict(config(f"algo={algo}", "model.lora.rank=4"))
-    if algo == "ppo_lora":  # stands on the policy's base: adapters and a head, no weights
+    if algo == "lm/ppo_lora":  # stands on the policy's base: adapters and a head, no weights
         assert highest(on_reference, "critic") < 2 * N
 
 
@@ -116,7 +116,7 @@ KINDS = [
     ("algo=grpo", "model.optimizer=adamw_plain"),
     ("algo=ppo",),
     ("algo=ppo_shared",),
-    ("algo=ppo_lora", "model.lora.rank=4"),
+    ("algo=lm/ppo_lora", "model.lora.rank=4"),
 ]
 
 
