@@ -121,7 +121,7 @@ def predict(config: Config, device: str = "cpu") -> Prediction:
         rollout = longest_rollout(trainer)
         live.label(_tensors(rollout.completions), "rollout")
         with live.moment("generation"):
-            _generate(trainer, rollout, live)
+            _generate(trainer, rollout)
         trainer.update(rollout)
     keeps = MALLOC if device == "cpu" and malloc_keeps() else 0.0
     moments = {name: _with_malloc(peak, keeps) for name, peak in live.peaks.items()}
@@ -171,14 +171,13 @@ def longest_rollout(trainer: Trainer) -> Rollout:
     return Rollout(problem_ids, longest, completions, [""] * shape[0], outcome)
 
 
-def _generate(trainer: Trainer, rollout: Rollout, live: LiveBytes) -> None:
+def _generate(trainer: Trainer, rollout: Rollout) -> None:
     """The two moments of generation that may be its worst: the prompts, and the last token."""
     model, group_size = trainer.lm.model, rollout.group_size
     n, room = len(rollout.texts), trainer.max_new_tokens - 1
     ids, length = pad_prompts(rollout.prompts, torch.device("cpu"))
     with torch.no_grad():
         logits, cache = generation._prefill(model, ids, length, group_size, room)
-        live.label([*cache.keys, *cache.values], "kv_cache")
         draw(logits, trainer.temperature, torch.zeros(len(ids), group_size))
         if room:
             del logits
@@ -212,13 +211,16 @@ def _label(live: LiveBytes, networks: Networks) -> None:
 
 def _namer(networks: Networks) -> Callable[[Shape, int], str]:
     """Of new tensors: what has the size of the vocabulary is logits, what has the shape of a matrix
-    that is trained is a part of its gradient, and all else is activations."""
+    that is trained is a part of its gradient, what is by problem, member, head, column and size is
+    the cache of generation, and all else is activations."""
     vocabulary = networks.lm.model.get_output_embeddings().weight.shape[0]
     matrices = {tuple(w.shape) for w in _trained(networks) if w.dim() == 2}
 
     def name(shape: Shape, size: int) -> str:
         if shape in matrices:
             return "gradients"
+        if len(shape) == 5:
+            return "kv_cache"
         if shape and shape[-1] == vocabulary:
             return "logits" if size < OWN_MAPPING else "large logits"
         return "activations" if size < OWN_MAPPING else "large activations"
