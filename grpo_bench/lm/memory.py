@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,8 +123,8 @@ def predict(config: Config, device: str = "cpu") -> Prediction:
         with live.moment("generation"):
             _generate(trainer, rollout)
         trainer.update(rollout)
-    keeps = MALLOC if device == "cpu" and malloc_keeps() else 0.0
-    moments = {name: _with_malloc(peak, keeps) for name, peak in live.peaks.items()}
+    kept = _kept(live.peaks.values()) if device == "cpu" and malloc_keeps() else 0
+    moments = {name: _whole(peak, kept) for name, peak in live.peaks.items()}
     tokens = group_tokens(rollout.prompts, rollout.completions)
     return Prediction({"load": load, **moments}, max(tokens))
 
@@ -279,9 +279,13 @@ def _file_bytes(config: Config, networks: Networks) -> int:
     return sum(w.numel() for w in frozen.values()) * stored.itemsize
 
 
-def _with_malloc(peak: Composition, keeps: float) -> Composition:
+def _kept(peaks: Iterable[Composition]) -> int:
+    """What malloc keeps, once the moment with the most activations has been there."""
+    return round(MALLOC * max(p.get("activations", 0) + p.get("logits", 0) for p in peaks))
+
+
+def _whole(peak: Composition, kept: int) -> Composition:
     """A peak with what malloc keeps, its large blocks together with the others."""
-    kept = round(keeps * (peak.get("activations", 0) + peak.get("logits", 0)))
     whole = {name: size for name, size in peak.items() if not name.startswith("large ")}
     for name in ("activations", "logits"):
         whole[name] = whole.get(name, 0) + peak.get(f"large {name}", 0)
