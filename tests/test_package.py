@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "grpo_bench.lm": {
         *("numpy", "torch", "gymnasium", "transformers", "peft", "safetensors", "filelock"),
-        *("tokenizers", "bitsandbytes", "vllm"),
+        *("tokenizers", "bitsandbytes", "vllm", "psutil"),
         *("grpo_envs", "grpo_bench.grpo", "grpo_bench.meter", "grpo_bench.records"),
         *("grpo_bench.seeds", "grpo_bench.torchrun"),
     },
