@@ -163,6 +163,11 @@ def test_what_malloc_keeps_is_of_cpus_with_glibc(monkeypatch):
     assert "malloc" not in predict(config()).moments["update"]
 
 
+def test_moments_in_the_type_of_the_weights():
+    found = predict(config("model.optimizer=adamw_plain"))
+    assert found.moments["generation"]["optimizer"] == 2 * 2 * N + 4 * TENSORS
+
+
 def test_eight_bits():
     found = predict(config("model.optimizer=adamw_8bit"), "cuda")
     big = [259 * 32]  # of 4,096 numbers or more: the embedding alone
