@@ -212,7 +212,7 @@ def alternatives(
     aside = prediction.components.get("process", 0)
     if "malloc" in prediction.components:
         variable = f"{MALLOC_VARIABLE}=131072 in the environment"
-        yield variable, "a third more time", prediction.without("malloc").peak
+        yield variable, "slower: pages are made anew", prediction.without("malloc").peak
     possible = list(changes(config, device, prediction.group_tokens))
     fits = False
     for change in possible:
