@@ -62,8 +62,21 @@ def sweep(results: str, *settings: str) -> tuple[str, ...]:
     return ("-m", "grpo_bench.run", "-m", "seed=1", *settings, *place)
 
 
+def memory(model: str) -> tuple[str, ...]:
+    """The rows of a model in the table of memory; what is there after the limit stays."""
+    place = ("--device", "cuda", "--memory", "16GiB", "--out", "{out}")
+    return ("benchmarks/lm_memory.py", "--models", model, *place)
+
+
 PARTS = (
     Part("tests", "tests marked gpu", ("-m", "pytest", "-m", "gpu"), 80),
+    Part(
+        "sixteen",
+        "1B within 16 GB, which is all that the allocator may have: bytes by component, predicted",
+        memory("1b"),
+        120,
+    ),
+    Part("memory", "the same of 135M", memory("135m"), 120),
     Part(
         "speed",
         "seconds of a step by phase, GRPO and PPO with each critic, 135M",
