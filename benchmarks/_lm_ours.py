@@ -9,8 +9,8 @@ import numpy as np
 from _lm_sides import Settings, Turns, by_turns, configuration, problems, serve
 
 from grpo_bench.lm.models import LanguageModel
+from grpo_bench.lm.setup import make_trainer
 from grpo_bench.lm.tasks import TextTask
-from grpo_bench.lm.trainer import make_trainer
 from grpo_envs.task import IntArray, Outcome
 
 

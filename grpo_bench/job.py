@@ -109,7 +109,7 @@ def check(config: Config) -> None:
     who = f"env={config['env']['name']} algo={config['algo']['name']}"
     try:
         if "model" in config:
-            from grpo_bench.lm.trainer import check_config
+            from grpo_bench.lm.setup import check_config
 
             check_config(config)
             return

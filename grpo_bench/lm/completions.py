@@ -51,11 +51,15 @@ class Completions:
 
     def of_groups(self, groups: Sequence[int]) -> Completions:
         """The completions of some prompts, in that order, still padded to T."""
-        members = torch.arange(self.group_size)
-        rows = torch.as_tensor(groups, dtype=torch.long)[:, None] * self.group_size + members
-        rows = rows.flatten().to(self.ids.device)
+        rows = rows_of(groups, self.group_size).to(self.ids.device)
         parts = (self.ids[rows], self.length[rows], self.logp[rows], self.truncated[rows])
         return Completions(*parts, self.group_size)
+
+
+def rows_of(groups: Sequence[int], group_size: int) -> Tensor:
+    """The rows of some groups, in that order, (groups * group_size,)."""
+    first = torch.as_tensor(groups, dtype=torch.long)[:, None] * group_size
+    return (first + torch.arange(group_size)).flatten()
 
 
 def joined(first: Completions, second: Completions) -> Completions:

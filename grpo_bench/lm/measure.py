@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from grpo_bench.lm.rollout import Rollout
-from grpo_bench.lm.trainer import make_trainer
+from grpo_bench.lm.setup import make_trainer
 from grpo_bench.meter.memory import peak_bytes
 
 STEPS = 2  # the optimiser has its state from the second on

@@ -31,8 +31,9 @@ from grpo_bench.lm.models import stored_dtype
 from grpo_bench.lm.optimizer import EightBitShapes
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.sampling import draw
+from grpo_bench.lm.setup import Networks, make_networks, with_networks
 from grpo_bench.lm.tracking import Composition, LiveBytes, Shape, make_fake
-from grpo_bench.lm.trainer import Networks, Trainer, make_networks, with_networks
+from grpo_bench.lm.trainer import Trainer
 from grpo_bench.meter.clock import Phases
 from grpo_envs.task import Outcome
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grpo_bench.lm.completions import Completions, joined
+from grpo_bench.lm.completions import Completions, joined, rows_of
 from grpo_bench.lm.parallel import World
 from grpo_envs.task import IntArray, Outcome
 
@@ -54,8 +54,7 @@ class Rollout:
 
     def of_groups(self, groups: list[int]) -> Rollout:
         """Some of the groups, in that order."""
-        members = np.arange(self.group_size)
-        rows = (np.asarray(groups, dtype=np.int64)[:, None] * self.group_size + members).ravel()
+        rows = rows_of(groups, self.group_size).numpy()
         outcome = self.outcome
         return Rollout(
             self.problem_ids[groups],

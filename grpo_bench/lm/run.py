@@ -16,7 +16,8 @@ from grpo_bench.lm.evaluation import Evaluation, evaluate
 from grpo_bench.lm.optimizer import local
 from grpo_bench.lm.parallel import World
 from grpo_bench.lm.rollout import Rollout
-from grpo_bench.lm.trainer import Trainer, make_trainer
+from grpo_bench.lm.setup import make_trainer
+from grpo_bench.lm.trainer import Trainer
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import (
     module_bytes,

@@ -1,16 +1,21 @@
-"""What a rollout teaches, token by token, and what is logged of learning it."""
+"""What a rollout teaches, token by token: advantages from groups, or from a critic.
+
+Rewards are those of all processes in order, (n_all,), so that every mean and deviation is global;
+a signal is of this process's own completions, (n, ...).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from grpo_bench.grpo.kl import k1, k3
-from grpo_bench.grpo.objectives import PolicyLoss
-from grpo_bench.lm.completions import Completions
+from grpo_bench.grpo.advantages import group_advantages, return_penalty
+from grpo_bench.grpo.kl import FORMS, sample_term
+from grpo_bench.lm.completions import Completions, rows_of
+from grpo_bench.lm.gae import gae, token_rewards, whiten
 from grpo_bench.lm.parallel import World
+from grpo_bench.lm.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,7 @@ class Signal:
 
     def rows(self, groups: list[int]) -> Tensor:
         """The rows of some groups, in that order."""
-        members = torch.arange(self.group_size)
-        return (
-            torch.tensor(groups, dtype=torch.long)[:, None] * self.group_size + members
-        ).flatten()
+        return rows_of(groups, self.group_size)
 
     def of(self, rows: Tensor) -> Signal:
         """Some of the completions."""
@@ -40,71 +42,59 @@ class Signal:
         return Signal(self.group_size, self.mask[rows], self.advantages[rows], *parts)
 
 
-class StepLog:
-    """Sums over the tokens of an update's micro-batches, on the device until the end."""
+def group_signal(
+    completions: Completions,
+    rewards: Tensor,
+    penalties: Tensor | None,
+    ref_logp: Tensor | None,
+    s: Settings,
+    world: World,
+) -> Signal:
+    """GRPO's: one advantage for each completion, from the rewards of its group, and from the KL
+    where it is taken off the return."""
+    groups = rewards.view(-1, s.group_size)
+    advantages = group_advantages(groups, s.baseline, s.ddof, s.eps)  # (P, G)
+    if penalties is not None:
+        of_rollouts = world.gather(penalties.sum(dim=1)).view_as(advantages)
+        advantages = advantages + return_penalty(of_rollouts)
+    mask = completions.mask
+    if s.mask_truncated:
+        mask = mask & ~completions.truncated[:, None]
+    return Signal(s.group_size, mask, own_rows(advantages.flatten(), world), ref_logp)
 
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.first: dict[str, Tensor] = {}  # of the micro-batches before the first step
-        self.grad_norms: list[Tensor] = []
 
-    def add(
-        self,
-        logp: Tensor,
-        completions: Completions,
-        signal: Signal,
-        surrogate: PolicyLoss,
-        loss: Tensor,
-    ) -> None:
-        """A micro-batch: log-probabilities (n, T) of its completions now."""
-        mask = signal.mask
-        tokens = mask.sum()
-        log_ratio = (logp - completions.logp)[mask]
-        self._count("loss", loss)
-        self._count("policy_gradient_loss", surrogate.loss.detach())
-        self._count("tokens", tokens)
-        self._count("clipped", surrogate.clip_fraction * tokens)
-        self._count("kl", k3(torch.zeros_like(log_ratio), log_ratio).sum())
-        if signal.ref_logp is not None:
-            ref_logp = signal.ref_logp[mask]
-            self._count("kl_ref_k1", k1(logp[mask], ref_logp).sum())
-            self._count("kl_ref_k3", k3(logp[mask], ref_logp).sum())
-        if not self.grad_norms:
-            off = log_ratio.abs()
-            self._count("mismatch", off.sum(), self.first)
-            self._count("tokens", tokens, self.first)
+def critic_signal(
+    completions: Completions,
+    rewards: Tensor,
+    penalties: Tensor | None,
+    ref_logp: Tensor | None,
+    values: Tensor,
+    s: Settings,
+    world: World,
+) -> Signal:
+    """PPO's: an advantage for each token by generalised advantage estimation, whitened over all
+    tokens of all processes.
 
-    def add_value(self, loss: Tensor) -> None:
-        """The critic's loss in a micro-batch."""
-        self._count("value_loss", loss)
+    Args:
+        values: (n, T) what the critic said before each token.
+    """
+    mask = completions.mask
+    paid = token_rewards(own_rows(rewards, world), penalties, mask)
+    advantages, returns = gae(paid, values, mask, s.gamma, s.gae_lambda)
+    whitened = whiten(world.gather(advantages), world.gather(mask))
+    own = own_rows(whitened, world)[:, : mask.shape[1]]
+    return Signal(s.group_size, mask, own, ref_logp, returns, values)
 
-    def add_step(self, grad_norm: Tensor) -> None:
-        """The end of an optimiser step."""
-        self.grad_norms.append(grad_norm)
 
-    def means(self, world: World) -> dict[str, float]:
-        """Metrics of the update, over all ranks."""
-        names = [*self.sums, *(f"first_{name}" for name in self.first)]
-        mine = torch.stack([t.double() for t in (*self.sums.values(), *self.first.values())])
-        summed = dict(zip(names, world.gather(mine[None]).sum(dim=0).tolist(), strict=True))
-        steps = len(self.grad_norms)
-        tokens = max(summed["tokens"], 1.0)
-        metrics = {
-            "loss": summed["loss"] / steps,
-            "policy_gradient_loss": summed["policy_gradient_loss"] / steps,
-            "clip_fraction": summed["clipped"] / tokens,
-            "approx_kl": summed["kl"] / tokens,
-            "grad_norm": float(torch.stack(self.grad_norms).float().mean()),
-            "logp_mismatch": summed["first_mismatch"] / max(summed["first_tokens"], 1.0),
-        }
-        for name in ("kl_ref_k1", "kl_ref_k3"):
-            if name in summed:
-                metrics[name] = summed[name] / tokens
-        if "value_loss" in summed:
-            metrics["value_loss"] = summed["value_loss"] / steps
-        return {f"train/{name}": value for name, value in metrics.items()}
+def penalties_of(completions: Completions, ref_logp: Tensor | None, s: Settings) -> Tensor | None:
+    """What the KL takes off the return at each token, (n, T), at sampling; None for a form of the
+    KL that is no part of the return."""
+    if ref_logp is None or FORMS[s.kl].place != "return":
+        return None
+    old = completions.logp
+    return s.kl_coef * sample_term(s.kl, old, ref_logp, old, completions.mask)
 
-    def _count(self, name: str, value: Tensor, into: dict[str, Tensor] | None = None) -> None:
-        sums = self.sums if into is None else into
-        value = value.detach()
-        sums[name] = sums[name] + value if name in sums else value
+
+def own_rows(rows: Tensor, world: World) -> Tensor:
+    """This process's rows of all processes' (n_all, ...)."""
+    return rows[world.own(len(rows))]

@@ -10,24 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grpo_bench.grpo.advantages import group_advantages, return_penalty
 from grpo_bench.grpo.doctor import Doctor
 from grpo_bench.grpo.kl import FORMS, sample_term
 from grpo_bench.grpo.objectives import aggregation_weights, policy_loss
 from grpo_bench.grpo.spread import spread_metrics
-from grpo_bench.lm.completions import group_tokens, micro_batches
-from grpo_bench.lm.critics import Critic, make_critic
-from grpo_bench.lm.gae import gae, token_rewards, value_loss, whiten
+from grpo_bench.lm.completions import group_tokens, micro_batches, rows_of
+from grpo_bench.lm.critics import Critic
+from grpo_bench.lm.gae import value_loss
 from grpo_bench.lm.logprobs import check_model, completion_logprobs
-from grpo_bench.lm.lora import Lora, Reference
-from grpo_bench.lm.models import LanguageModel, check_source, load_model
-from grpo_bench.lm.optimizer import OPTIMIZERS, make_optimizer
+from grpo_bench.lm.lora import Reference
+from grpo_bench.lm.models import LanguageModel
+from grpo_bench.lm.optimizer import make_optimizer
 from grpo_bench.lm.parallel import World
 from grpo_bench.lm.rollout import (
     Rollout,
@@ -36,14 +35,14 @@ from grpo_bench.lm.rollout import (
     rollout_metrics,
     without_spread_of_success,
 )
-from grpo_bench.lm.settings import Settings, settings_of
-from grpo_bench.lm.sharding import check_sharded, shard_all, units, whole
-from grpo_bench.lm.signals import Signal, StepLog
-from grpo_bench.lm.tasks import TextTask, task_of
-from grpo_bench.lm.vllm_backend import check_backend, generator_of
+from grpo_bench.lm.settings import Settings
+from grpo_bench.lm.sharding import units, whole
+from grpo_bench.lm.signals import Signal, critic_signal, group_signal, own_rows, penalties_of
+from grpo_bench.lm.step_log import StepLog
+from grpo_bench.lm.tasks import TextTask
+from grpo_bench.lm.vllm_backend import generator_of
 from grpo_bench.meter.clock import Phases
-from grpo_bench.seeds import integer_seed, stream
-from grpo_bench.torchrun import n_processes
+from grpo_bench.seeds import stream
 
 Config = dict[str, Any]
 
@@ -276,48 +275,29 @@ class Trainer:
     def _signal(self, rollout: Rollout, ref_logp: Tensor | None) -> Signal:
         """What a rollout teaches: advantages, and for a critic returns."""
         s, completions = self.settings, rollout.completions
-        mask = completions.mask
-        device = mask.device
-        rewards = torch.from_numpy(rollout.outcome.reward).float()
-        rewards = self.world.gather(rewards.to(device))  # of all ranks
+        rewards = torch.from_numpy(rollout.outcome.reward).float().to(completions.ids.device)
+        rewards = self.world.gather(rewards)  # of all ranks
         if self.shuffled:
             rewards = rewards[torch.from_numpy(self.group_rng.permutation(len(rewards)))]
-        penalties = None  # (n, T), off the return
-        if ref_logp is not None and FORMS[s.kl].place == "return":
-            penalties = s.kl_coef * sample_term(
-                s.kl, completions.logp, ref_logp, completions.logp, mask
-            )
-        if s.kind == "ppo":
-            return self._critic_signal(rollout, rewards, penalties, ref_logp)
-        groups = rewards.view(-1, s.group_size)
-        advantages = group_advantages(groups, s.baseline, s.ddof, s.eps)  # (P, G)
-        self.doctor.examine_advantages(advantages, float(rollout.success.mean()))
-        if penalties is not None:
-            of_rollouts = self.world.gather(penalties.sum(dim=1)).view_as(advantages)
-            advantages = advantages + return_penalty(of_rollouts)
-        own = self._own(advantages.flatten())  # (n,)
-        if s.mask_truncated:
-            mask = mask & ~completions.truncated[:, None]
-        return Signal(s.group_size, mask, own, ref_logp)
+        penalties = penalties_of(completions, ref_logp, s)  # (n, T), off the return
+        if self.critic is not None:
+            values = self._old_values(rollout)
+            return critic_signal(completions, rewards, penalties, ref_logp, values, s, self.world)
+        signal = group_signal(completions, rewards, penalties, ref_logp, s, self.world)
+        self.doctor.examine_advantages(signal.advantages, float(rollout.success.mean()))
+        return signal
 
-    def _critic_signal(
-        self, rollout: Rollout, rewards: Tensor, penalties: Tensor | None, ref_logp: Tensor | None
-    ) -> Signal:
-        """As ``_signal``, from generalised advantage estimation, whitened over all tokens."""
+    def _old_values(self, rollout: Rollout) -> Tensor:
+        """What the critic says of the state before each token, (n, T)."""
         assert self.critic is not None
-        s, mask = self.settings, rollout.completions.mask
+        values = torch.zeros_like(rollout.completions.logp)
         model, trunk = self.lm.model, self.critic.trunk
         with self.phases("critic"), torch.no_grad(), whole(model), whole(trunk):
-            values = torch.zeros(mask.shape, device=mask.device)
             for groups in self._micro_batches(rollout):
                 part = rollout.of_groups(groups)
-                rows = _rows(groups, s.group_size)
+                rows = rows_of(groups, rollout.group_size)
                 values[rows] = self.critic.values(part.prompts, part.completions)
-        paid = token_rewards(self._own(rewards), penalties, mask)
-        advantages, returns = gae(paid, values, mask, s.gamma, s.gae_lambda)
-        whitened = whiten(self.world.gather(advantages), self.world.gather(mask))
-        own = self._own(whitened)[:, : mask.shape[1]]
-        return Signal(s.group_size, mask, own, ref_logp, returns, values)
+        return values
 
     def _reference_logp(self, rollout: Rollout) -> Tensor | None:
         """Of each token under the reference, (n, T)."""
@@ -327,7 +307,7 @@ class Trainer:
         with self.phases("logprobs"), self.reference.active() as model, whole(model):
             for groups in self._micro_batches(rollout):
                 part = rollout.of_groups(groups)
-                rows = _rows(groups, self.settings.group_size)
+                rows = rows_of(groups, self.settings.group_size)
                 said = completion_logprobs(model, part.prompts, part.completions, self.temperature)
                 logp[rows] = said.logp
         return logp
@@ -356,114 +336,9 @@ class Trainer:
         """Of each token in the loss of a step, whose rollouts on all ranks these are a part of."""
         everyone = self.world.gather(mask)
         weights = aggregation_weights(everyone, self.settings.aggregation, self.settings.max_len)
-        return self._own(weights)[:, : mask.shape[1]]
-
-    def _own(self, rows: Tensor) -> Tensor:
-        """This rank's rows of all ranks' (n_all, ...)."""
-        return rows[self.world.own(len(rows))]
+        return own_rows(weights, self.world)[:, : mask.shape[1]]
 
     def _set_learning_rate(self, rate: float) -> None:
         for optimizer in (self.optimizer, self.critic_optimizer):
             for group in optimizer.param_groups if optimizer is not None else ():
                 group["lr"] = rate
-
-
-def make_trainer(
-    config: Config, device: str = "cpu", world: World | None = None, phases: Phases | None = None
-) -> Trainer:
-    """The trainer of a resolved configuration.
-
-    Raises:
-        ValueError: names the setting that is wrong, or says why the model is not there.
-    """
-    networks = make_networks(config, device)
-    world = World() if world is None else world
-    world.check_equal(networks.lm.model.parameters())
-    if config["model"]["sharded"]:
-        shard_all(networks.lm.model, networks.reference, networks.critic, world)
-    return with_networks(networks, config, world, phases)
-
-
-class Networks(NamedTuple):
-    """What a step runs, before it has an optimiser."""
-
-    lm: LanguageModel
-    reference: Reference | None
-    critic: Critic | None
-
-
-def make_networks(config: Config, device: str) -> Networks:
-    """The networks of a resolved configuration. On the device ``meta`` they have shapes only."""
-    model, env = config["model"], config["env"]
-    settings = settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
-    lora = lora_of(model)
-    weights_seed = integer_seed(config["seed"], "policy")
-    lm = load_model(
-        model["source"],
-        dtype=model["dtype"],
-        device=device,
-        lora=lora,
-        gradient_checkpointing=model["gradient_checkpointing"],
-        seed=weights_seed,
-    )
-    reference = None if settings.kl == "none" else Reference(lm.model)
-    critic = None
-    if settings.kind == "ppo":
-        of_critic = replace(lora, rank=settings.critic_rank)
-        critic = make_critic(settings.critic, lm.model, reference, of_critic, weights_seed)
-    return Networks(lm, reference, critic)
-
-
-def with_networks(
-    networks: Networks, config: Config, world: World | None = None, phases: Phases | None = None
-) -> Trainer:
-    """The trainer of networks that were made for this configuration."""
-    env = config["env"]
-    return Trainer(
-        networks.lm,
-        TextTask(env, networks.lm),
-        settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"]),
-        env,
-        optimizer=config["model"]["optimizer"],
-        critic=networks.critic,
-        reference=networks.reference,
-        seed=config["seed"],
-        world=world,
-        phases=phases,
-    )
-
-
-def check_config(config: Config) -> None:
-    """What can be seen without loading the model.
-
-    Raises:
-        ValueError: as ``make_trainer``.
-    """
-    model, env = config["model"], config["env"]
-    settings = settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
-    ranks = World(size=n_processes())
-    ranks.check_parts(env["train"]["episodes"] // settings.group_size, settings.minibatches)
-    if model["sharded"]:
-        check_sharded(ranks)
-    check_backend(env["generation"]["backend"], ranks)
-    check_source(model["source"], model["dtype"])
-    if model["optimizer"] not in OPTIMIZERS:
-        raise ValueError(
-            f"model.optimizer={model['optimizer']!r}: expected one of {', '.join(OPTIMIZERS)}"
-        )
-    task = task_of(env)
-    task.chats(task.problem_ids("train")[:1], env["examples"])
-
-
-def lora_of(model: Config) -> Lora:
-    """The adapters of a ``model`` group."""
-    targets = model["lora"]["target_modules"]
-    named = targets if isinstance(targets, str) else tuple(targets)
-    return Lora(model["lora"]["rank"], model["lora"]["alpha"], named)
-
-
-def _rows(groups: list[int], group_size: int) -> Tensor:
-    """The rows of some groups, in that order."""
-    return (
-        torch.tensor(groups, dtype=torch.long)[:, None] * group_size + torch.arange(group_size)
-    ).flatten()

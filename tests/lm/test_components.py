@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 
 from grpo_bench.config import CONF, resolved
 from grpo_bench.lm.run import component_bytes
-from grpo_bench.lm.trainer import make_trainer
+from grpo_bench.lm.setup import make_trainer
 
 # tiny: 259 x 32 embeddings, and in each of two layers 2 x 32 x 32 + 2 x 32 x 16 for attention,
 # 3 x 32 x 96 and two norms; one norm at the end

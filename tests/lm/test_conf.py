@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF
 from grpo_bench.lm.lora import Lora
+from grpo_bench.lm.setup import lora_of
 from grpo_bench.lm.shapes import SHAPES
-from grpo_bench.lm.trainer import lora_of
 
 
 def chosen(*overrides: str) -> dict[str, Any]:

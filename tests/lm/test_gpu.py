@@ -23,7 +23,7 @@ from grpo_bench.lm.generation import generate
 from grpo_bench.lm.logprobs import completion_logprobs
 from grpo_bench.lm.lora import Lora, add_lora
 from grpo_bench.lm.optimizer import make_optimizer
-from grpo_bench.lm.trainer import make_trainer
+from grpo_bench.lm.setup import make_trainer
 
 pytestmark = pytest.mark.gpu
 DEVICES = ("cpu", "cuda")

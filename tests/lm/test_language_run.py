@@ -18,7 +18,7 @@ import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF, resolved
 from grpo_bench.job import check, execute
 from grpo_bench.lm.evaluation import evaluate
-from grpo_bench.lm.trainer import make_trainer
+from grpo_bench.lm.setup import make_trainer
 from grpo_bench.records import read_manifest
 
 TINY = ("model=tiny", "env=arithmetic_text", "budget.transitions=1500", "budget.evaluations=2")

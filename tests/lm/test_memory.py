@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_dir
 from grpo_bench.config import CONF, resolved
 from grpo_bench.lm import memory
 from grpo_bench.lm.memory import COMPONENTS, Moments, Prediction, predict
+from grpo_bench.lm.setup import make_trainer
 from grpo_bench.lm.tracking import LiveBytes
-from grpo_bench.lm.trainer import make_trainer
 from grpo_bench.meter import module_bytes
 
 # tiny, by hand: the embedding, which is the head as well; of each layer q and o (32 x 32), k and v

@@ -11,7 +11,7 @@ from test_memory import config
 from grpo_bench import plan
 from grpo_bench.lm.measure import Measured, with_spread
 from grpo_bench.lm.memory import longest_rollout, predict
-from grpo_bench.lm.trainer import make_trainer
+from grpo_bench.lm.setup import make_trainer
 from grpo_bench.plan import Change, changes, device_of, memory_of
 
 

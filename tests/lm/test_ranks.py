@@ -30,7 +30,8 @@ from grpo_bench.lm.optimizer import local
 from grpo_bench.lm.parallel import World
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.saving import plain_weights
-from grpo_bench.lm.trainer import Trainer, check_config, make_trainer
+from grpo_bench.lm.setup import check_config, make_trainer
+from grpo_bench.lm.trainer import Trainer
 from grpo_bench.torchrun import check_processes
 from grpo_envs.task import Outcome
 from hydra_plugins.grpo_bench_launcher import ProcessLauncher
