@@ -11,22 +11,30 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pandas as pd
 
+import grpo_envs  # noqa: F401  (registers the ids)
 from grpo_bench.records.load import load_results
 from grpo_bench.report import csv
 from grpo_bench.report.numbers import hundredths
 from grpo_bench.report.writers import grid
-from grpo_bench.stats import mean_interval
+from grpo_bench.stats import mean_interval, wilson
+from grpo_envs.task import Task
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("results/reference/lm")
 TEXT = ("task", "algo", "question", "before", "after")
-SHOWN = 6  # completions of each task
+SHOWN = 8  # completions of each task
 SUCCESS = "eval/validation/success"
 CURVES = (
     "Greedy success on all 540 validation problems, before training and at each evaluation: mean "
     "over the seeds [95 %, Student's t]. At: tokens drawn so far, mean over the seeds."
+)
+RUNS = (
+    "Greedy: the most probable token each time; sampled: at the temperature of training. Share of "
+    "right answers on n problems that are never trained on, with Wilson's 95 % interval."
 )
 EXAMPLES = (
     "The first validation problems, answered greedily before and after training by the run of seed "
@@ -36,7 +44,9 @@ EXAMPLES = (
 
 def curves(folder: Path) -> pd.DataFrame:
     """One row for each task, algorithm and evaluation."""
-    metrics = load_results(folder).metrics
+    results = load_results(folder)
+    ok = results.runs[results.runs["status"] == "ok"]["run"]
+    metrics = results.metrics[results.metrics["run"].isin(ok)]
     rows = metrics[metrics["metric"] == SUCCESS].sort_values(["run", "transitions"], kind="stable")
     rows = rows.assign(evaluation=rows.groupby("run").cumcount())
     table = []
@@ -72,6 +82,29 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("")
 
 
+def run_rows(folder: Path) -> pd.DataFrame:
+    """One row for each run: its accuracy before and after, each with Wilson's interval."""
+    results = load_results(folder)
+    ok = results.runs[results.runs["status"] == "ok"]["run"]
+    found = results.evaluations[results.evaluations["run"].isin(ok)]
+    rows = []
+    for (env, algo, seed), run in found.groupby(["env", "algo", "seed"]):
+        row = {"task": env, "algo": algo, "seed": str(seed)}
+        first, last = run["transitions"].min(), run["transitions"].max()
+        for title, split, moment in (
+            ("validation, before", "validation", first),
+            ("validation, after", "validation", last),
+            ("test, greedy", "test", last),
+            ("test, sampled", "test_sampled", last),
+        ):
+            part = run[(run["split"] == split) & (run["transitions"] == moment)]["success"]
+            interval = wilson(int(part.sum()), len(part))
+            bounds = f"[{hundredths(interval.low)}, {hundredths(interval.high)}]"
+            row[f"{title} (n={len(part)})"] = f"{hundredths(part.mean())} {bounds}"
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("")
+
+
 def examples(folder: Path, algo: str = "grpo") -> str:
     """Completions before and after, of the lowest seed of each task, in Markdown."""
     runs = load_results(folder).runs
@@ -80,12 +113,26 @@ def examples(folder: Path, algo: str = "grpo") -> str:
         run = rows.sort_values("seed").iloc[0]
         if run["config"]["env"].get("shuffled_rewards"):
             continue
-        table = pd.DataFrame(pairs(folder / run["run"])[:SHOWN])
+        asked = Asked(run["config"]["env"])
+        table = pd.DataFrame(pairs(folder / run["run"], asked)[:SHOWN])
         parts += [f"**{env}**", "", grid(table, TEXT), "", EXAMPLES.format(seed=run["seed"]), ""]
     return "\n".join(parts)
 
 
-def pairs(run: Path) -> list[dict[str, str]]:
+class Asked:
+    """What a task asks, and what the best reply is worth."""
+
+    def __init__(self, env: dict[str, Any]) -> None:
+        self.examples = env["examples"]
+        vector = gym.make_vec(env["id"], 1, **env["kwargs"])
+        self.task: Task = vector.unwrapped.task  # type: ignore[attr-defined]
+
+    def question(self, problem_id: int) -> str:
+        """The last message before the reply."""
+        return self.task.chats(np.array([problem_id]), self.examples)[0][-1]["content"]
+
+
+def pairs(run: Path, asked: Asked) -> list[dict[str, str]]:
     """Question, first and last completion of each validation problem that a record shows."""
     found: dict[int, list[dict[str, Any]]] = {}
     for line in (run / "completions.jsonl").read_text(encoding="utf-8").splitlines():
@@ -94,16 +141,15 @@ def pairs(run: Path) -> list[dict[str, str]]:
             found.setdefault(entry["problem_id"], []).append(entry)
     return [
         {
-            "question": _cell(entries[0]["question"]),
-            "before": _judged(entries[0]),
-            "after": _judged(entries[-1]),
+            "question": asked.question(problem_id),
+            "before": _judged(entries[0], asked.task.oracle_score),
+            "after": _judged(entries[-1], asked.task.oracle_score),
         }
-        for entries in found.values()
+        for problem_id, entries in found.items()
     ]
 
 
-def _judged(entry: dict[str, Any]) -> str:
-    best = 1.0 if "<answer>" not in entry["question"] else 1.5
+def _judged(entry: dict[str, Any], best: float) -> str:
     return f"{'✓' if entry['reward'] >= best else '✗'} {_cell(entry['completion'])}"
 
 
@@ -123,6 +169,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     texts = {
         "curves.csv": csv(table),
         "curves.md": f"{grid(shown(table), TEXT)}\n\n<sub>{CURVES}</sub>\n",
+        "runs.md": f"{grid(run_rows(folder), TEXT)}\n\n<sub>{RUNS}</sub>\n",
         "completions.md": examples(folder),
     }
     status = 0

@@ -163,7 +163,8 @@ class LanguageRecorder:
         if split == "validation":
             self.success = means["success"]
         ids = columns["problem_id"][: len(found.examples)].astype(np.int64)
-        questions = self.trainer.task.task.prompts(ids)
+        task = self.trainer.task
+        questions = [chat[-1]["content"] for chat in task.task.chats(ids, task.examples)]
         for i, text in enumerate(found.examples):
             line = {
                 "split": split,
