@@ -174,10 +174,11 @@ def table_of(done: list[dict[str, Any]]) -> Table:
             *(Column(name, name, significant) for name in COMPONENTS),
             Column("tokens", "tokens", significant),
             Column("seconds", "seconds", significant),
+            Column("fits", "fits", significant),
         ],
         repeats=1,
         reading=READING,
-        rows=done,
+        rows=[row | {"fits": float(row["verdict"] == "fits")} for row in done],
     )
     errors = [abs(row["error"]) for row in done if not pd.isna(row.get("error"))]
     if errors:
