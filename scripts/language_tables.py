@@ -18,14 +18,16 @@ import pandas as pd
 import grpo_envs  # noqa: F401  (registers the ids)
 from grpo_bench.records.load import load_results
 from grpo_bench.report import csv
-from grpo_bench.report.numbers import hundredths
+from grpo_bench.report.numbers import hundredths, significant
 from grpo_bench.report.writers import grid
 from grpo_bench.stats import mean_interval, wilson
 from grpo_envs.task import Task
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("results/reference/lm")
-TEXT = ("task", "algo", "question", "before", "after")
+MEMORY = Path("results/reference/lm_memory.csv")
+ALGOS = ("grpo", "ppo", "ppo_shared", "ppo_lora")
+TEXT = ("model", "trained", "task", "algo", "question", "before", "after")
 SHOWN = 8  # completions of each task
 SUCCESS = "eval/validation/success"
 CURVES = (
@@ -35,6 +37,11 @@ CURVES = (
 RUNS = (
     "Greedy: the most probable token each time; sampled: at the temperature of training. Share of "
     "right answers on n problems that are never trained on, with Wilson's 95 % interval."
+)
+PEAKS = (
+    "GiB, the most that a fresh process held over two iterations, and in brackets what "
+    "`python -m grpo_bench.plan` says before. Lengths: problems × completions of each × new "
+    "tokens. Half a GiB of each is the interpreter with its libraries."
 )
 EXAMPLES = (
     "The first validation problems, answered greedily before and after training by the run of seed "
@@ -105,6 +112,30 @@ def run_rows(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("")
 
 
+def peaks(table: pd.DataFrame) -> pd.DataFrame:
+    """The measured peaks of all algorithms side by side."""
+    rows = []
+    for (model, trained, lengths), part in table.groupby(
+        ["model", "trained", "lengths"], sort=False
+    ):
+        row = {"model": model, "trained": trained, "lengths": lengths}
+        found = part.set_index("algo")
+        for algo in ALGOS:
+            row[algo] = _peak(found.loc[algo]) if algo in found.index else ""
+        if {"grpo", "ppo"} <= set(found.index):
+            ratio = found.loc["grpo", "measured"] / found.loc["ppo", "measured"]
+            row["grpo / ppo"] = "" if pd.isna(ratio) else hundredths(ratio)
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("")
+
+
+def _peak(row: pd.Series) -> str:
+    predicted = significant(row["predicted"])
+    if row["verdict"] != "fits":
+        return f"over {row['limit']} ({predicted})"
+    return f"{significant(row['measured'])} ({predicted})"
+
+
 def examples(folder: Path, algo: str = "grpo") -> str:
     """Completions before and after, of the lowest seed of each task, in Markdown."""
     runs = load_results(folder).runs
@@ -171,6 +202,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         "curves.md": f"{grid(shown(table), TEXT)}\n\n<sub>{CURVES}</sub>\n",
         "runs.md": f"{grid(run_rows(folder), TEXT)}\n\n<sub>{RUNS}</sub>\n",
         "completions.md": examples(folder),
+        "memory.md": f"{grid(peaks(pd.read_csv(root / MEMORY)), TEXT)}\n\n<sub>{PEAKS}</sub>\n",
     }
     status = 0
     for name, text in texts.items():
