@@ -139,7 +139,10 @@ def test_evaluation_asks_every_problem_once_and_is_the_same_each_time() -> None:
             "env=vlm with model=tiny: expected an environment that asks a language model",
         ),
         (["env.examples=1"], "examples=1: expected 0, ArithmeticTask has none"),
-        (["model.optimizer=sgd"], "model.optimizer='sgd': expected one of adamw, adamw_8bit"),
+        (
+            ["model.optimizer=sgd"],
+            "model.optimizer='sgd': expected one of adamw, adamw_plain, adamw_8bit",
+        ),
         (["model.source=nowhere"], "model.source=nowhere: expected one of smollm2_135m, tiny"),
         (["model.dtype=float16"], "model.dtype='float16': expected one of bfloat16, float32"),
         (["algo=a2c"], "algo.kind='a2c' with a language model: expected grpo or ppo"),
