@@ -98,6 +98,10 @@ class GroupCache:
         self.values[layer][:rows, :, self.filled] = values[:, :, 0]
         return self.keys[layer][:rows, :, :end], self.values[layer][:rows, :, :end]
 
+    def get_seq_length(self, layer: int = 0) -> int:
+        """Columns that are filled. Some models ask, though they are told the positions."""
+        return self.filled
+
     @property
     def position(self) -> Tensor:
         """Of each row's next token in its text, (rows,)."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -193,18 +194,27 @@ def check_model(model: CausalLM) -> None:
 
     Raises:
         ValueError: attention that takes no mask with four dimensions, or does not look at the whole
-            text; or logits that are not what the head says of the hidden states (some models scale
-            or cap them).
+            text; positions that are a token's place in its row, where several completions stand one
+            after the other (ALiBi); or logits that are not what the head says of the hidden states
+            (some models scale or cap them).
     """
     attention = model.config._attn_implementation
     if attention not in ("sdpa", "eager"):
         raise ValueError(f"attn_implementation={attention!r}: expected 'sdpa' or 'eager'")
-    kinds = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
+    named = getattr(model.config, "layer_types", None) or ()
+    kinds = {*named, *getattr(model.config, "attention_layers", ())}  # the latter GPT-Neo's
+    kinds -= {"full_attention", "global"}
     window = getattr(model.config, "sliding_window", None)
     if kinds or window is not None:
         raise ValueError(
             f"layer_types with {sorted(kinds)}, sliding_window={window}: expected full attention "
             "in all layers"
+        )
+    takes = signature(model.get_decoder().forward).parameters
+    if "position_ids" not in takes or getattr(model.config, "alibi", False):
+        raise ValueError(
+            f"{type(model).__name__}: takes no position_ids, or counts places in a row (ALiBi); "
+            "expected a model that is told positions"
         )
     with torch.no_grad():
         ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)

@@ -6,9 +6,18 @@ import torch
 pytest.importorskip("transformers")
 
 from tiny import EOS, PROMPTS, VOCABULARY, plain_logp, texts, tiny_llama
+from transformers import (
+    AutoModelForCausalLM,
+    FalconConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    OPTConfig,
+    Qwen3Config,
+)
 
 from grpo_bench.lm.completions import pad_prompts
 from grpo_bench.lm.generation import GroupCache, common_prefix, generate
+from grpo_bench.lm.logprobs import check_model, completion_logprobs
 from grpo_bench.lm.sampling import draw
 
 MANY_ENDS = list(range(EOS, VOCABULARY, 6))  # a sixth of the tokens: most completions end early
@@ -51,6 +60,37 @@ def test_logp_is_that_of_a_pass_of_the_whole_text(model, temperature):
         rows = plain_logp(model, PROMPTS[i // 8], text, temperature)
         expected = rows.gather(1, torch.tensor(text)[:, None]).squeeze(1)
         torch.testing.assert_close(completions.logp[i, : len(text)], expected, rtol=0, atol=2e-5)
+
+
+SHAPE = dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+FAMILIES = [
+    FalconConfig(**SHAPE, initializer_range=0.3),
+    GPT2Config(
+        vocab_size=VOCABULARY, n_positions=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3
+    ),
+    GPTNeoXConfig(**SHAPE, intermediate_size=48, initializer_range=0.3),
+    OPTConfig(**SHAPE, ffn_dim=48, word_embed_proj_dim=32, init_std=0.3, dropout=0.0),
+    Qwen3Config(
+        **SHAPE, intermediate_size=48, head_dim=8, num_key_value_heads=2, initializer_range=0.3
+    ),
+]
+
+
+@pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.model_type)
+def test_other_families_than_llama(config):
+    """Other positions, caches that are asked their length: still a pass of each whole text."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        other = AutoModelForCausalLM.from_config(config).eval()
+    check_model(other)
+    prompts = [[7, 3, *prompt] for prompt in PROMPTS]
+    completions = sampled(other, prompts, group_size=3)
+    said = completion_logprobs(other, prompts, completions, 0.8).logp.detach()
+    for i, text in enumerate(texts(completions)):
+        rows = plain_logp(other, prompts[i // 3], text, 0.8)
+        expected = rows.gather(1, torch.tensor(text)[:, None]).squeeze(1).detach()
+        for found in (completions.logp, said):
+            torch.testing.assert_close(found[i, : len(text)], expected, rtol=0, atol=2e-5)
 
 
 ALIKE = [[7, 5, 9, 3], [7, 5, 9, 8, 8], [7, 5, 9], [7, 5, 4, 3]]  # the third is all the first's

@@ -6,7 +6,16 @@ import torch
 pytest.importorskip("transformers")
 
 from tiny import EOS, PROMPTS, VOCABULARY, made_up, plain_logp, texts, tiny_llama
-from transformers import GraniteConfig, GraniteForCausalLM
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+)
 
 from grpo_bench.lm.completions import group_tokens, micro_batches
 from grpo_bench.lm.generation import generate
@@ -221,3 +230,19 @@ def test_models_that_would_come_out_wrong():
     config = GraniteConfig(vocab_size=VOCABULARY, logits_scaling=4.0, **shape)
     with pytest.raises(ValueError, match="GraniteForCausalLM: its logits are not its head's"):
         check_model(GraniteForCausalLM(config))
+
+
+def test_models_whose_positions_are_places_in_a_row():
+    shape = dict(vocab_size=VOCABULARY, hidden_size=16, num_attention_heads=2)
+    bloom = BloomForCausalLM(BloomConfig(**shape, n_layer=1))
+    falcon = FalconForCausalLM(FalconConfig(**shape, num_hidden_layers=1, alibi=True))
+    for model in (bloom, falcon):
+        with pytest.raises(ValueError, match="takes no position_ids, or counts places"):
+            check_model(model)
+
+
+def test_models_that_look_at_a_part_of_the_text():
+    layers = dict(num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]])
+    config = GPTNeoConfig(vocab_size=VOCABULARY, hidden_size=16, window_size=4, **layers)
+    with pytest.raises(ValueError, match=r"layer_types with \['local'\]"):
+        check_model(GPTNeoForCausalLM(config))
