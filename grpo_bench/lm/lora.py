@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def add_lora(model: PreTrainedModel, lora: Lora, seed: int) -> None:
 
     Raises:
         ValueError: the rank is less than 1, alpha is not more than 0, or the model has no layer
-            of the names given.
+            of the names given, or one that is not linear.
     """
     if lora.rank < 1 or lora.alpha <= 0:
         raise ValueError(
@@ -54,6 +56,14 @@ def add_lora(model: PreTrainedModel, lora: Lora, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            base = module.get_base_layer()
+            if not isinstance(base, nn.Linear | Conv1D):
+                raise ValueError(
+                    f"lora.target_modules={named}: {name} is of type {type(base).__name__}, "
+                    "expected linear layers, to which saving can add B A"
+                )
 
 
 def adapters(model: PreTrainedModel) -> list[BaseTunerLayer]:

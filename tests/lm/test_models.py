@@ -329,6 +329,8 @@ def test_lora_that_makes_no_sense() -> None:
         load_model("tiny", lora=Lora(rank=1, alpha=0))
     with pytest.raises(ValueError, match="query"):
         load_model("tiny", lora=Lora(rank=1, target_modules=("query",)))
+    with pytest.raises(ValueError, match=r"embed_tokens'\): model.embed_tokens is .* Embedding"):
+        load_model("tiny", lora=Lora(rank=1, target_modules=("q_proj", "embed_tokens")))
     assert not adapters(load_model("tiny").model)
 
 
