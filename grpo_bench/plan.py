@@ -74,7 +74,7 @@ def memory_of(text: Any) -> int:
     found = re.fullmatch(r"([0-9.]+(?:E[0-9]+)?) ?([KMGT]?I?B|)", str(text).strip().upper())
     try:
         size = int(float(found[1]) * UNITS[found[2]]) if found else 0
-    except (KeyError, ValueError):
+    except (KeyError, OverflowError, ValueError):
         size = 0
     if size < 1:
         raise ValueError(f"memory={text}: expected 16GB, 16GiB or a number of bytes, such as 16e9")
@@ -145,6 +145,7 @@ def small(config: Config) -> Config:
         "model.name": "tiny",
         "model.source": "tiny",
         "model.optimizer": "adamw",
+        "model.lora.target_modules": "all-linear",  # names may be of layers that tiny lacks
         "env.generation.max_new_tokens": 8,
         "env.train.max_tokens": 10**6,
     }
@@ -219,8 +220,10 @@ def alternatives(
         peak = predict(change.of(config), device).beside(aside).peak
         fits = fits or peak <= memory
         yield str(change), change.cost, peak
+    if fits or not possible:
+        return
     together = possible[0]
-    for change in () if fits else possible[1:]:
+    for change in possible[1:]:
         together = Change(together.values | change.values, "")
         peak = predict(together.of(config), device).beside(aside).peak
         if peak <= memory or change is possible[-1]:

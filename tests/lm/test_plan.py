@@ -31,7 +31,9 @@ def test_memory_of(text, size):
     assert memory_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["16G", "many", "0", "-3GB", "GB", "1.2.3GB", "", "true"])
+@pytest.mark.parametrize(
+    "text", ["16G", "many", "0", "-3GB", "GB", "1.2.3GB", "1e400GB", "", "true"]
+)
 def test_memory_that_is_none(text):
     with pytest.raises(ValueError, match=r"memory=.*: expected 16GB, 16GiB or a number of bytes"):
         memory_of(text)
@@ -110,6 +112,20 @@ def test_says_what_to_change(monkeypatch, capsys):
         assert change in told
     assert "all of these" in told  # since nothing brings the process below 1 GiB
     assert "yes" not in told
+
+
+def test_with_nothing_left_to_change(monkeypatch, capsys):
+    least = [
+        *("model.lora.rank=4", "model.gradient_checkpointing=true", "env.train.episodes=8"),
+        *("env.generation.max_new_tokens=1", "env.train.max_tokens=57"),  # the longest prompt
+    ]
+    told = planned([*least, "memory=1MB"], monkeypatch, capsys)
+    assert "Does not fit into" in told and "=true" not in told
+
+
+def test_the_process_is_measured_without_the_names_of_layers():
+    named = config("model.lora.rank=4", "model.lora.target_modules=[c_attn]")
+    assert plan.small(named)["model"]["lora"]["target_modules"] == "all-linear"
 
 
 def test_without_a_size_says_only_what_it_takes(monkeypatch, capsys):
