@@ -43,7 +43,6 @@ COMPONENTS = (  # in the order of tables
     *("process", "file", "weights", "reference", "critic", "gradients", "optimizer"),
     *("activations", "logits", "kv_cache", "rollout", "malloc"),
 )
-SAMPLED = 256  # problems, the longest prompt of which is everyone's
 
 # glibc keeps freed blocks of its heap, and small ones that live on make holes that no activation
 # fits into. Measured with 135m and 360m: at the peak of an update it holds 0.8 to 1.0 bytes of that
@@ -150,11 +149,9 @@ def malloc_keeps() -> bool:
 
 
 def longest_rollout(trainer: Trainer) -> Rollout:
-    """What no rollout is longer than: its prompts are as long as the longest of ``SAMPLED``
-    problems and begin differently, so that they share nothing; its completions reach their limit.
+    """What no rollout is longer than: its prompts are as long as the task's longest and begin
+    differently, so that they share nothing; its completions reach their limit.
     In each group the first completion is paid, so that all groups have something to learn."""
-    ids = trainer.task.problem_ids("train")
-    prompts = trainer.task.prompts(ids[:: max(1, len(ids) // SAMPLED)])
     group_size = trainer.settings.group_size
     shape = trainer.n_problems * group_size, trainer.max_new_tokens
     completions = Completions(
@@ -166,8 +163,8 @@ def longest_rollout(trainer: Trainer) -> Rollout:
     )
     paid = (np.arange(shape[0]) % group_size == 0).astype(np.float64)
     outcome = Outcome(paid, np.ones(shape[0], dtype=bool), paid, {})
-    problem_ids = np.resize(ids, trainer.n_problems)
-    _, *rest = max(prompts, key=len)
+    problem_ids = np.resize(trainer.task.problem_ids("train"), trainer.n_problems)
+    _, *rest = trainer.task.longest_prompt()
     longest = [[first, *rest] for first in range(trainer.n_problems)]
     return Rollout(problem_ids, longest, completions, [""] * shape[0], outcome)
 

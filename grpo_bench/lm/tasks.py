@@ -11,6 +11,8 @@ from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.models import LanguageModel
 from grpo_envs.task import IntArray, Outcome, Split, Task
 
+SAMPLED = 256  # problems, the longest prompt of which stands for all
+
 
 class TextTask:
     """A task as this model reads and answers it.
@@ -40,6 +42,11 @@ class TextTask:
         ]
         encoded: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return encoded
+
+    def longest_prompt(self) -> list[int]:
+        """The longest of ``SAMPLED`` training problems."""
+        ids = self.problem_ids("train")
+        return max(self.prompts(ids[:: max(1, len(ids) // SAMPLED)]), key=len)
 
     def texts(self, completions: Completions) -> list[str]:
         """Each completion without its special tokens."""

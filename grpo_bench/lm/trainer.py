@@ -64,7 +64,8 @@ class Trainer:
             (its values, its loss, its step) and ``update`` are counted.
 
     Raises:
-        ValueError: a model for which generation or log-probabilities would be wrong.
+        ValueError: a model for which generation or log-probabilities would be wrong, or groups
+            that may not fit into ``max_tokens``.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Trainer:
         self.world.check_parts(self.n_problems, settings.minibatches)
         self.max_tokens: int = env["train"]["max_tokens"]
         self.max_new_tokens: int = env["generation"]["max_new_tokens"]
+        self._check_group_fits()
         self.temperature: float = env["generation"]["temperature"]
         self.shuffled: bool = env.get("shuffled_rewards", False)
         self.parameters = [p for p in lm.model.parameters() if p.requires_grad]
@@ -311,6 +313,16 @@ class Trainer:
                 said = completion_logprobs(model, part.prompts, part.completions, self.temperature)
                 logp[rows] = said.logp
         return logp
+
+    def _check_group_fits(self) -> None:
+        """A group is never split. To find that out after hours would lose them."""
+        group_size = self.settings.group_size
+        longest = len(self.task.longest_prompt()) + group_size * (self.max_new_tokens - 1)
+        if longest > self.max_tokens:
+            raise ValueError(
+                f"env.train.max_tokens={self.max_tokens}: expected at least {longest}, for a "
+                f"prompt and {group_size} completions of {self.max_new_tokens} tokens"
+            )
 
     def _with_gradient(self, signal: Signal, groups: list[int]) -> list[int]:
         """The places of those groups of a step that change its gradient, one at least: without a

@@ -339,6 +339,19 @@ def test_settings_that_cannot_be_meant(algo, message):
         settings_of({"name": "x", **algo}, ENV["train"], 5)
 
 
+def test_a_group_that_may_not_fit_is_told_before_the_first_is_played():
+    longest = 57 + 3 * 4  # bytes of "What is 17+25? ..." as a chat; all but the last token are fed
+    for max_tokens in (longest, longest - 1):
+        env = {**ENV, "train": {**ENV["train"], "max_tokens": max_tokens}}
+        if max_tokens == longest:
+            trainer_of(GRPO, env=env)
+        else:
+            with pytest.raises(
+                ValueError, match=r"env\.train\.max_tokens=68: expected at least 69"
+            ):
+                trainer_of(GRPO, env=env)
+
+
 def test_constant_length_is_the_limit_of_tokens():
     settings = settings_of({**GRPO, "aggregation": "constant_length"}, ENV["train"], 7)
     assert settings.max_len == 7
