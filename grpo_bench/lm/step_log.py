@@ -13,12 +13,21 @@ from grpo_bench.lm.signals import Signal
 
 
 class StepLog:
-    """Sums over the tokens of an update's micro-batches, on the device until the end."""
+    """Sums over the tokens of an update's micro-batches, on the device until the end.
+
+    Of groups that teach nothing no log-probabilities are taken, so ``approx_kl`` and
+    ``logp_mismatch`` are means over the tokens of the others.
+    """
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.first: dict[str, Tensor] = {}  # of the micro-batches before the first step
         self.grad_norms: list[Tensor] = []
+
+    def add_minibatch(self, mask: Tensor) -> None:
+        """The tokens of a step, (n, T) bool, also of groups that teach nothing and are left out:
+        none of theirs is clipped, since their advantages are 0."""
+        self._count("step_tokens", mask.sum())
 
     def add(
         self,
@@ -50,6 +59,10 @@ class StepLog:
         """The critic's loss in a micro-batch."""
         self._count("value_loss", loss)
 
+    def add_loss(self, loss: Tensor) -> None:
+        """What a critic that is a network of its own adds to the loss of a micro-batch."""
+        self._count("loss", loss)
+
     def add_step(self, grad_norm: Tensor) -> None:
         """The end of an optimiser step."""
         self.grad_norms.append(grad_norm)
@@ -64,7 +77,7 @@ class StepLog:
         metrics = {
             "loss": summed["loss"] / steps,
             "policy_gradient_loss": summed["policy_gradient_loss"] / steps,
-            "clip_fraction": summed["clipped"] / tokens,
+            "clip_fraction": summed["clipped"] / max(summed["step_tokens"], 1.0),
             "approx_kl": summed["kl"] / tokens,
             "grad_norm": float(torch.stack(self.grad_norms).float().mean()),
             "logp_mismatch": summed["first_mismatch"] / max(summed["first_tokens"], 1.0),

@@ -190,6 +190,7 @@ class Trainer:
         completions = rollout.completions
         rows = signal.rows(groups)
         weights = self._weights(signal.mask[rows])  # (n, T)
+        log.add_minibatch(signal.mask[rows])
         learning = self._with_gradient(signal, groups)
         tokens = group_tokens(
             [rollout.prompts[groups[i]] for i in learning],
@@ -261,7 +262,9 @@ class Trainer:
         if own_critic is not None:
             with self.phases("critic"):
                 values = own_critic.values(part.prompts, completions)
-                self._value_loss(values, signal, weights, log).backward()
+                loss = self._value_loss(values, signal, weights, log)
+                loss.backward()
+            log.add_loss(loss)
 
     def _value_loss(self, values: Tensor, signal: Signal, weights: Tensor, log: StepLog) -> Tensor:
         """vf_coef times the critic's loss, ()."""

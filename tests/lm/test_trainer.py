@@ -247,6 +247,33 @@ def test_the_first_ratio_is_one():
     assert metrics["rollout/zero_std_frac"] == 0.25
 
 
+def test_the_clip_is_a_share_of_all_tokens_those_of_flat_groups_too():
+    trainer = trainer_of(GRPO)
+    rollout = trainer.collect()
+    completions = rollout.completions
+    reward = np.array([1.0, 0.0, 0.0] + 9 * [1.0])  # only the first of four groups teaches
+    off = completions.logp.clone()
+    off[:3] -= 1.0  # so that its ratios are e, and bounded where the advantage is positive
+    rollout = dataclasses.replace(
+        rollout,
+        completions=dataclasses.replace(completions, logp=off),
+        outcome=dataclasses.replace(rollout.outcome, reward=reward),
+    )
+    share = completions.length[0] / completions.length.sum()
+    assert trainer.update(rollout)["train/clip_fraction"] == pytest.approx(float(share))
+
+
+@pytest.mark.parametrize("critic", ["separate", "shared"])
+def test_the_loss_of_ppo_has_that_of_its_critic(critic):
+    """SB3's: policy_gradient_loss + vf_coef value_loss, whosever network the critic is."""
+    trainer = trainer_of(PPO | {"critic": critic})
+    metrics = trainer.update(played(trainer))
+    assert metrics["train/value_loss"] > 0.01
+    assert metrics["train/loss"] == pytest.approx(
+        metrics["train/policy_gradient_loss"] + 0.5 * metrics["train/value_loss"], rel=1e-5
+    )
+
+
 def test_a_batch_without_spread_moves_nothing_but_counts_as_a_step():
     trainer = trainer_of(GRPO)
     rollout = trainer.collect()
