@@ -113,14 +113,22 @@ class VllmGenerator:
             use_tqdm=False,
         )
         made = [member for output in outputs for member in output.outputs]
-        return completions_of(made, group_size, temperature, model.device)
+        return completions_of(made, group_size, temperature, eos_ids, model.device)
 
 
 def completions_of(
-    members: Sequence[Any], group_size: int, temperature: float, device: torch.device
+    members: Sequence[Any],
+    group_size: int,
+    temperature: float,
+    eos_ids: Sequence[int],
+    device: torch.device,
 ) -> Completions:
     """vLLM's outputs of all completions in group order, padded; an EOS is their last token. Of
-    greedy ones the log-probability is 0, as in ``sampling.draw``."""
+    greedy ones the log-probability is 0, as in ``sampling.draw``.
+
+    Where the last token of the limit is an EOS, some versions of vLLM name the limit as the reason
+    to stop: what the token is decides.
+    """
     rows = [list(member.token_ids) for member in members]
     length = torch.tensor([len(row) for row in rows])
     ids = torch.zeros(len(rows), int(length.max()), dtype=torch.long)
@@ -130,6 +138,6 @@ def completions_of(
         if temperature > 0:
             found = [at[token].logprob for at, token in zip(member.logprobs, row, strict=True)]
             logp[i, : len(row)] = torch.tensor(found)
-    truncated = torch.tensor([member.finish_reason == "length" for member in members])
+    truncated = torch.tensor([row[-1] not in eos_ids for row in rows])
     ids, length, logp, truncated = (x.to(device) for x in (ids, length, logp, truncated))
     return Completions(ids, length, logp, truncated, group_size)

@@ -19,7 +19,7 @@ from grpo_bench.lm.logprobs import completion_logprobs
 from grpo_bench.lm.lora import Lora
 from grpo_bench.lm.models import load_model
 from grpo_bench.lm.parallel import World
-from grpo_bench.lm.vllm_backend import VllmGenerator, check_backend, generator_of
+from grpo_bench.lm.vllm_backend import VllmGenerator, check_backend, completions_of, generator_of
 
 EOS = 2
 
@@ -84,6 +84,15 @@ def test_answers_become_completions(vllm: None) -> None:
     assert (made.ids.dtype, made.logp.dtype) == (torch.long, torch.float32)
     assert made.group_size == 3
     assert made.mask.sum(dim=1).equal(made.length)
+
+
+def test_an_eos_that_is_the_last_token_of_the_limit_is_an_end(vllm: None) -> None:
+    """Whatever vLLM gives as the reason: some versions look at the limit first."""
+    member = SimpleNamespace(token_ids=(5, EOS), logprobs=[], finish_reason="length")
+    made = completions_of([member, member], 2, 0.0, [EOS], torch.device("cpu"))
+    assert made.truncated.tolist() == [False, False]
+    made = completions_of([member, member], 2, 0.0, [EOS + 1], torch.device("cpu"))
+    assert made.truncated.tolist() == [True, True]
 
 
 def test_greedy_has_log_probability_0(vllm: None) -> None:
