@@ -163,7 +163,7 @@ RULES: dict[str, Rule] = {
     "model.gradient_checkpointing": FLAG,
     "model.save": FLAG,
     "model.sharded": FLAG,
-    "model.*": TEXT,
+    **{f"model.{name}": TEXT for name in ("name", "source", "dtype", "optimizer")},
     "timeout_s": (
         "a number of seconds, more than 0, or null",
         lambda value: value is None or (_is_number(value) and value > 0),
@@ -184,6 +184,10 @@ REQUIRED = (
 )
 REQUIRED_GYM = ("env.policy", "env.network.body", "env.train.n_steps")
 REQUIRED_LM = (
-    *("model.name", "model.source", "model.lora.rank"),
-    *("env.generation.max_new_tokens", "env.train.group_size"),
+    *(f"model.{name}" for name in ("name", "source", "dtype", "optimizer")),
+    *(f"model.{name}" for name in ("gradient_checkpointing", "sharded", "save")),
+    *(f"model.lora.{name}" for name in ("rank", "alpha", "target_modules")),
+    *(f"env.generation.{name}" for name in ("max_new_tokens", "temperature", "backend")),
+    *("env.train.group_size", "env.train.max_tokens"),
+    *("env.evaluation.batch_size", "env.examples"),
 )

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF
+from grpo_bench.config import CONF, resolved
 from grpo_bench.lm.lora import Lora
 from grpo_bench.lm.setup import lora_of
 from grpo_bench.lm.shapes import SHAPES
@@ -43,6 +43,27 @@ def test_every_model_has_its_file(name: str) -> None:
 def test_these_are_all() -> None:
     files = {path.stem for path in (CONF / "model").glob("*.yaml")}
     assert files == {"smollm2_135m", "pretrained", *SHAPES}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("model.dtype", "model.optimizer", "model.save", "model.lora.alpha", "env.examples"),
+        *("env.train.max_tokens", "env.generation.temperature", "env.evaluation.batch_size"),
+    ],
+)
+def test_a_key_that_is_missing_is_told(name: str) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", ["model=tiny", "env=arithmetic_text", f"~{name}"])
+    with pytest.raises(ValueError, match=f"{name}: missing, expected a value"):
+        resolved(config)
+
+
+def test_a_key_of_the_model_that_nothing_reads() -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", ["model=tiny", "env=arithmetic_text", "+model.optimiser=adamw"])
+    with pytest.raises(ValueError, match=r"model\.optimiser=adamw: unknown, nothing"):
+        resolved(config)
 
 
 def test_adapters_by_name() -> None:
