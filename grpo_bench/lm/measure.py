@@ -63,8 +63,9 @@ def limit_memory(limit: int, device: str) -> None:
     CUDA card torch's allocator does it.
     """
     if device.startswith("cuda"):
-        whole = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / whole), device)
+        card = torch.device(device).index  # "cuda" has none: the current one; torch takes no name
+        whole = torch.cuda.get_device_properties(card).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / whole), card)
         return
     import resource  # absent on Windows
 

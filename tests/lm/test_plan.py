@@ -1,15 +1,17 @@
 """``python -m grpo_bench.plan``: sizes as people write them, what to change, what is printed."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("transformers")
 
+import torch
 from test_memory import config
 
 from grpo_bench import plan
-from grpo_bench.lm.measure import Measured, with_spread
+from grpo_bench.lm.measure import Measured, limit_memory, with_spread
 from grpo_bench.lm.memory import longest_rollout, predict
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.plan import Change, changes, device_of, memory_of
@@ -161,6 +163,21 @@ def test_process_and_limit_are_real():
     big = Change({"env.train.episodes": 2**16}, "").of(tiny)
     with pytest.raises(MemoryError):
         plan.measured(big, "cpu", limit=2**30)
+
+
+@pytest.mark.parametrize(("device", "card"), [("cuda", 3), ("cuda:1", 1)])
+def test_the_limit_of_a_card(device, card, monkeypatch):
+    """torch's own function, which takes no "cuda", on a card of 32 GiB that is not there."""
+    told = []
+    of_32_gib = SimpleNamespace(total_memory=32 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: of_32_gib)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    tell = lambda *given: told.append(given)  # noqa: E731
+    monkeypatch.setattr(torch._C, "_cuda_setMemoryFraction", tell, raising=False)
+    limit_memory(16 * 2**30, device)
+    limit_memory(64 * 2**30, device)
+    assert told == [(0.5, card), (1.0, card)]
 
 
 def test_the_first_of_each_group_is_paid():
