@@ -14,11 +14,12 @@ REFRESH = 0.2  # seconds between two pictures of a bar that is drawn by the run 
 
 def make_bars(console: Console, auto_refresh: bool = True) -> Progress:
     """Bars with a field ``news``, 79 columns or less for the names that we have; nothing unless
-    the console is a terminal."""
+    the console is a terminal. News is shown as it stands: of a language model it has what that
+    wrote, and rich would take ``[/INST]`` for an end of something that has not begun."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=12),
-        TextColumn("{task.percentage:>3.0f} %  {task.fields[news]}"),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[news]}", markup=False),
         TimeElapsedColumn(),
         console=console,
         auto_refresh=auto_refresh,
@@ -58,6 +59,7 @@ class OneRun:
             return
         self.last = time.monotonic()
         if self.bars.disable:
-            self.console.print(f"{self.name}: {100 * share:.0f} %, {news}", soft_wrap=True)
+            line = f"{self.name}: {100 * share:.0f} %, {news}"
+            self.console.print(line, markup=False, soft_wrap=True)
         else:
             self.bars.refresh()

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -420,6 +421,21 @@ def test_progress_of_one_run_without_a_terminal(
         "vlm ppo seed=1: 25 %, warm-up",
         "vlm ppo seed=1: 50 %, training, 0.750 right",
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_a_language_model_writes_is_no_markup(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SIGN_OF_LIFE", 0.0)
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    if terminal:
+        console = partial(Console, force_terminal=True, width=100)
+        monkeypatch.setattr(progress, "Console", console)
+    with progress.OneRun("a [b]") as one:
+        one.show("reward 0.50, '[/INST] 42'", 0.5, float("nan"))
+    told = capsys.readouterr().out
+    assert "a [b]" in told and "50 %" in told and "reward 0.50, '[/INST] 42'" in told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
