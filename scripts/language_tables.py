@@ -166,7 +166,8 @@ class Asked:
 def pairs(run: Path, asked: Asked) -> list[dict[str, str]]:
     """Question, first and last completion of each validation problem that a record shows."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for line in (run / "completions.jsonl").read_text(encoding="utf-8").splitlines():
+    text = (run / "completions.jsonl").read_text(encoding="utf-8").removesuffix("\n")
+    for line in text.split("\n"):  # not splitlines, which ends one at U+2028 too
         entry = json.loads(line)
         if entry["split"] == "validation":
             found.setdefault(entry["problem_id"], []).append(entry)

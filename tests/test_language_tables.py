@@ -1,6 +1,7 @@
 """Curves, runs and completions of language models are what the committed records give."""
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,20 @@ def test_a_changed_digit_is_seen(
     assert "curves.md: not what the records give" in capsys.readouterr().out
     assert script.main([], tmp_path) == 0
     assert page.read_text(encoding="utf-8") == whole
+
+
+def test_a_line_ends_where_json_says_so(script: ModuleType, tmp_path: Path) -> None:
+    asked = script.Asked({"id": "GRPO-Arithmetic-v0", "kwargs": {}, "examples": 0})
+    entry = {
+        "split": "validation",
+        "problem_id": 7,
+        "reward": 1.0,
+        "completion": "3\u2028, I think",
+    }
+    line = json.dumps(entry, ensure_ascii=False)
+    (tmp_path / "completions.jsonl").write_text(f"{line}\n{line}\n", encoding="utf-8")
+    (row,) = script.pairs(tmp_path, asked)
+    assert row["before"] == row["after"] == "✓ `3 , I think`"
 
 
 def test_language_models_learned_and_the_control_did_not(script: ModuleType) -> None:
