@@ -38,9 +38,9 @@ def header(runs: pd.DataFrame) -> str:
 
 
 def footnotes(groups: list[Group], reference: str) -> list[str]:
-    """The runs that are in the denominators only, those that have no speed of their own, rows that
-    nothing can be compared with because ``reference`` is there more than once, and what the doctor
-    found."""
+    """The runs that are in the denominators only, those that have no speed of their own or that of
+    several processes, rows that nothing can be compared with because ``reference`` is there more
+    than once, and what the doctor found."""
     notes = []
     for group in groups:
         place = f"{group.env}, {group.budget}, {group.label}"
@@ -61,6 +61,13 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
             notes.append(
                 f"No speed and no peak memory of their own: {place}: {n} of {len(ok)} runs learned "
                 "together with other seeds in one process"
+            )
+        counts = sorted({n for run in ok if (n := run["extra"].get("processes", 1)) > 1})
+        if counts:
+            n = sum("processes" in run["extra"] for run in ok)
+            notes.append(
+                f"Trained by {' or '.join(map(str, counts))} processes together: {place}: {n} of "
+                f"{len(ok)} runs; their memory is that of one of them"
             )
     rivals = {g.place for g in groups if g.algo == reference and not g.is_reference}
     for env, budget, _ in sorted(rivals):

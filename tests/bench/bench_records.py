@@ -39,6 +39,7 @@ def record(
     components: Sequence[str] = (),
     findings: Sequence[str] = (),
     model: dict[str, Any] | None = None,
+    processes: int | None = None,
     **others: Any,
 ) -> None:
     """One run that logs 0 for everything at first, then ``last``. ``model``: settings of a language
@@ -57,6 +58,8 @@ def record(
         run.evaluation("test", step, table)
     if findings:
         run.extra["findings"] = list(findings)
+    if processes is not None:
+        run.extra["processes"] = processes
     run.finish(status)
 
 

@@ -66,6 +66,17 @@ def test_speed_of_tokens_by_hand(folder):
     assert shared["bound"].isna().all()  # no critic's seconds were recorded
 
 
+def test_a_row_says_which_of_its_runs_had_several_processes(tmp_path):
+    """torchrun changes no setting, so they stand in one row."""
+    for seed, processes in ((1, None), (2, 2), (3, 4)):
+        shown = last(300 * (processes or 1))
+        record(tmp_path, "grpo", seed, shown, env=ENV, model=model(), processes=processes)
+    assert make_tables(tmp_path)["speed"].attrs["footnotes"] == [
+        f"Trained by 2 or 4 processes together: {ENV}, smoke, grpo: 2 of 3 runs; their memory is "
+        "that of one of them"
+    ]
+
+
 def test_words_and_units_are_those_of_language_models(folder):
     for name, table in make_tables(folder).items():
         shown = display(name, table)
