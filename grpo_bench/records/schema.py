@@ -6,6 +6,7 @@ runs/<env>/<algo>/<budget>-seed<seed>-<hash8>/
     metrics.parquet   ``METRIC_SCHEMA``: one row per metric and moment
     eval.parquet      ``EVAL_SCHEMA`` and one float64 column per reward component: one row per
                       problem and evaluation
+    completions.jsonl of a language model: some answers of each evaluation
     error.txt         the traceback, if it failed
 """
 

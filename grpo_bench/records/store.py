@@ -72,7 +72,7 @@ def claim(
             start=_now(),
         ),
     )
-    for name in ("metrics.parquet", "eval.parquet", "error.txt"):
+    for name in ("metrics.parquet", "eval.parquet", "completions.jsonl", "error.txt"):
         (folder / name).unlink(missing_ok=True)
     return run
 

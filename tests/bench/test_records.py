@@ -146,6 +146,7 @@ def test_what_did_not_end_well_is_claimed_again_and_starts_anew(tmp_path, status
     run.log(10, 1, 0.5, 100, {"a": 1.0})
     run.finish(status, "the traceback")
     assert (folder / "error.txt").read_text() == "the traceback"
+    (folder / "completions.jsonl").write_text("{}\n")  # of a language model
     again = take(folder)
     assert again.manifest.attempt == 2
     files = sorted(path.name for path in folder.iterdir())
