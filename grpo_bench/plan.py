@@ -283,6 +283,10 @@ def main(config: DictConfig) -> None:
             )
         settings = resolved(config)
         device = device_of(settings["device"])
+        if (backend := settings["env"]["generation"]["backend"]) != "native":
+            raise ValueError(
+                f"env.generation.backend={backend}: expected native, which is what is planned"
+            )
         check({**settings, "device": "cpu"})
         console = Console(highlight=False)
         if not console.is_terminal and "COLUMNS" not in os.environ:

@@ -136,4 +136,4 @@ def _check(settings: Settings) -> None:
 
 def _default_of_grpo(name: str) -> Any:
     parameter = inspect.signature(GRPO).parameters.get(name)
-    return None if parameter is None else parameter.default
+    return inspect.Parameter.empty if parameter is None else parameter.default

@@ -144,6 +144,7 @@ def test_without_a_size_says_only_what_it_takes(monkeypatch, capsys):
         ("~model", "env=arithmetic_text and no model: expected a language model"),
         ("env.train.episodes=7", "env.train.episodes=7"),
         ("model.dtype=float16", "model.dtype='float16'"),
+        ("env.generation.backend=vllm", "env.generation.backend=vllm: expected native"),
     ],
 )
 def test_bad_values(argument, message, monkeypatch):

@@ -358,6 +358,7 @@ def test_shuffled_rewards_go_to_others():
         ({**PPO, "gae_lambda": 2}, "gae_lambda=2: expected a number from 0 to 1"),
         ({**PPO, "critic_rank": 0}, "critic_rank=0: expected a whole number, at least 1"),
         ({**PPO, "vf_coef": 0}, "vf_coef=0: expected a number, more than 0"),
+        ({**GRPO, "clip_hihger": None}, "algo.clip_hihger=None with a language model: grpo has"),
         ({**PPO, "ratio": "sequence"}, "algo.ratio='sequence' with a language model: ppo has only"),
     ],
 )
