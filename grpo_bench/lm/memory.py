@@ -8,7 +8,8 @@ to learn. The optimiser has its state already, as from the second step on.
 
 Two things are no tensors. ``process`` is the interpreter with its libraries, measured in a process
 of its own, which takes a step of a tiny model. ``malloc`` is what glibc keeps of freed activations;
-see ``MALLOC``. On a CUDA card neither counts: its allocator is asked for tensors alone.
+see ``MALLOC``. On a CUDA card neither counts, nor does the file of the weights: its allocator is
+asked for tensors alone.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def predict(config: Config, device: str = "cpu") -> Prediction:
     make_fake(_modules(networks))
     live = LiveBytes(_namer(networks))
     _label(live, networks)
-    load = {"weights": live.live["weights"], "file": _file_bytes(config, networks)}
+    load = {"weights": live.live["weights"]}
+    if device == "cpu":  # the file of what goes to a card stays on the host
+        load["file"] = _file_bytes(config, networks)
     with live:
         trainer = with_networks(networks, config, phases=Moments(live))
         if eight_bit:

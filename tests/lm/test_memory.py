@@ -182,6 +182,7 @@ def test_load_counts_the_file_that_is_converted(tmp_path):
     trainer.lm.tokenizer.save_pretrained(tmp_path)
     stored = (f"model.source={tmp_path}", "model.name=mine", "model=pretrained")
     assert predict(config(*stored)).moments["load"]["file"] == 4 * N
+    assert list(predict(config(*stored), "cuda").moments["load"]) == ["weights"]
     same = predict(config(*stored, "model.dtype=float32"))
     assert same.moments["load"].get("file", 0) == 0
 
