@@ -137,7 +137,9 @@ class World:
         square = _square(shards)
         if shards:
             dist.all_reduce(square)
-        norm = (square + _square(whole).to(square.device)).sqrt()
+        norm = (
+            square + _square(whole)
+        ).sqrt()  # of none () on the host, which goes with any device
         for gradient in (*whole, *shards):
             gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm

@@ -192,6 +192,13 @@ def test_the_norm_of_bfloat16_is_taken_in_float32() -> None:
     assert ALONE.clip_gradients([weight], 100.0).item() == pytest.approx(1000**0.5)
 
 
+def test_the_norm_stays_on_the_device() -> None:
+    """A copy to the host would wait for the backward pass; of tensors on meta there is none."""
+    weight = nn.Parameter(torch.ones(3, device="meta"))
+    weight.grad = torch.ones(3, device="meta")
+    assert ALONE.clip_gradients([weight], 1.0).device.type == "meta"
+
+
 def test_more_processes_than_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "64")
