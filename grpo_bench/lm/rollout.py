@@ -37,20 +37,9 @@ class Rollout:
         return self.completions.group_size
 
     @property
-    def returns(self) -> Tensor:
-        """Reward of each completion, (P, G) float32 on the host."""
-        rewards = torch.from_numpy(self.outcome.reward.astype(np.float32))
-        return rewards.view(-1, self.group_size)
-
-    @property
     def success(self) -> NDArray[np.float64]:
         """1.0 where a completion is right, (n,)."""
         return self.outcome.success
-
-    @property
-    def mask(self) -> Tensor:
-        """The tokens that were drawn, (n, T) bool."""
-        return self.completions.mask
 
     def of_groups(self, groups: list[int]) -> Rollout:
         """Some of the groups, in that order."""

@@ -109,7 +109,8 @@ def plain_grpo_loss(trainer, rollout):
     s, completions = trainer.settings, rollout.completions
     mask, old = completions.mask, completions.logp
     logp, entropy = plain(trainer.lm.model, rollout)
-    advantages = group_advantages(rollout.returns, s.baseline, s.ddof, s.eps)
+    rewards = torch.tensor(rollout.outcome.reward).float().view(-1, rollout.group_size)
+    advantages = group_advantages(rewards, s.baseline, s.ddof, s.eps)
     ref = None
     if trainer.reference is not None:
         with trainer.reference.active() as model:
