@@ -66,6 +66,21 @@ def test_a_key_of_the_model_that_nothing_reads() -> None:
         resolved(config)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], r"model\.name=None: expected a name"),
+        (["model.source=org/mine"], r"model\.name=None: expected a name"),
+        (["model.name=mine"], r"model\.source=None: expected a name"),
+    ],
+)
+def test_a_model_of_yours_is_named_and_is_not_ours(given: list[str], message: str) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", ["env=arithmetic_text", "model=pretrained", *given])
+    with pytest.raises(ValueError, match=message):
+        resolved(config)
+
+
 def test_adapters_by_name() -> None:
     config = chosen("model=tiny", "model.lora.rank=2", "model.lora.target_modules=[q_proj]")
     assert lora_of(config) == Lora(2, 32, ("q_proj",))
