@@ -48,7 +48,7 @@ peers: $(PEERS)/ready ## Parity with TRL, in an environment of its own
 	$(PEERS)/bin/python -m pytest tests/peers
 
 benchmarks: $(READY) ## Speed and memory of the parts, on this machine (half an hour)
-	set -e; for script in $(filter-out %/comparison.py %/lm_step.py %/lm_memory.py %/gpu.py,$(wildcard benchmarks/[a-z]*.py)); do \
+	set -e; for script in $(filter-out %/comparison.py %/lm_step.py %/lm_critics.py %/lm_memory.py %/gpu.py,$(wildcard benchmarks/[a-z]*.py)); do \
 	  echo "== $$script"; $(RUN) $$script; done
 
 gpu: $(READY) ## All that needs a CUDA card: tests, memory, speed, 16 GB (8 minutes, results/gpu)
