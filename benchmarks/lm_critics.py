@@ -35,7 +35,7 @@ READING = (
     "loss and its step; a shared critic learns in the policy's update, so only its values are "
     "counted there. Share: the critic's part of the iteration, c; without it the same work takes 1 "
     "- c, so 1 / (1 - c) bounds what doing without it can win. Ratio: of seconds, this over "
-    "GRPO's, of the same turn: median and [smallest, largest], and geometric mean [95 %, Student's t]."
+    "GRPO's, of the same turn: median and [smallest, largest], and geometric mean [95 %, t]."
 )
 
 
