@@ -53,6 +53,8 @@ def measured(
         chosen[FLOOR] = ("floor", settings)
     with ExitStack() as running:
         sides = {name: running.enter_context(side(*what)) for name, what in chosen.items()}
+        for take in sides.values():
+            take(1)  # answered when it is ready: none loads while another is timed
         return in_turns({name: taking(take, steps) for name, take in sides.items()}, repeats)
 
 
