@@ -81,7 +81,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         cells = {}
         for row in part.to_dict("records"):
             value = hundredths(row["success"])
-            if row["low"] < row["high"]:
+            if row["high"] - row["low"] > 1e-9:  # else all seeds are equal
                 value += f" [{hundredths(row['low'])}, {hundredths(row['high'])}]"
             name = "before" if row["evaluation"] == 0 else f"evaluation {row['evaluation']}"
             cells[name] = f"{value} at {row['tokens'] / 1000:.0f}k" if row["evaluation"] else value
