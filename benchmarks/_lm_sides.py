@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF, resolved
 from grpo_bench.meter import Phases, peak_resident_bytes, reset_peak
 from grpo_envs.task import Task

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = Path("results/reference")
 ORDER = (  # of the benchmarks, by their names
     *("env_speed", "train_speed", "time_to_accuracy", "batched_seeds", "start_up"),
-    *("comparison", "scaling", "lm_step"),
+    *("comparison", "lm_step", "scaling"),
 )
 READING = (
     "Median: of the turns (5, of comparison 2). Mean: geometric mean of the turns' ratios, of an "

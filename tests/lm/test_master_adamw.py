@@ -184,7 +184,7 @@ def test_the_optimiser_has_the_weights_that_are_trained() -> None:
 
 
 def test_names_that_are_wrong() -> None:
-    with pytest.raises(ValueError, match=r"'sgd': expected one of adamw, adamw_8bit"):
+    with pytest.raises(ValueError, match=r"'sgd': expected one of adamw, adamw_plain, adamw_8bit"):
         make_optimizer("sgd", nn.Linear(1, 1).parameters(), 0.1)
     with pytest.raises(ValueError, match="nothing"):
         make_optimizer("adamw", nn.Linear(1, 1).requires_grad_(False).parameters(), 0.1)

