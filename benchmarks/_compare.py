@@ -23,7 +23,7 @@ from grpo_bench.report import csv, markdown
 from grpo_bench.report.numbers import significant
 from grpo_bench.report.origin import header
 from grpo_bench.report.writers import Column
-from grpo_bench.stats import paired_ratio_interval
+from grpo_bench.stats import Interval, paired_ratio_interval
 
 T = TypeVar("T")
 READING = (
@@ -158,6 +158,11 @@ def ratio_columns(title: str) -> list[Column]:
         Column(title, "ratio_median", significant, interval=True),
         Column("mean ratio", "ratio", significant, interval=True),
     ]
+
+
+def bounds(name: str, interval: Interval) -> dict[str, float]:
+    """An interval as ``Table.add`` takes it."""
+    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def spread(name: str, values: Iterable[float]) -> dict[str, float]:

@@ -22,12 +22,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
+from _compare import (
+    Table,
+    bounds,
+    in_turns,
+    parser,
+    progress,
+    ratio,
+    ratio_columns,
+    spread,
+    verdict,
+)
 
 from grpo_bench.records.load import Results, load_results
 from grpo_bench.report.numbers import difference, share, significant
 from grpo_bench.report.writers import Column
-from grpo_bench.stats import Interval, mean_interval, paired_difference_interval
+from grpo_bench.stats import mean_interval, paired_difference_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 THIS = "this tree"
@@ -152,11 +162,6 @@ def results_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> 
         )
     table.footnotes.append(f"Intervals of the difference without 0: {apart} of {len(table.rows)}")
     return table
-
-
-def bounds(name: str, interval: Interval) -> dict[str, float]:
-    """An interval as ``Table.add`` takes it."""
-    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -21,12 +21,12 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
-from _compare import Table, in_turns, parser, progress, ratio, spread, verdict
+from _compare import Table, bounds, in_turns, parser, progress, ratio, spread, verdict
 from _lm_sides import PRECISIONS, Settings, Turn, side
 
 from grpo_bench.report.numbers import difference, in_units, share, significant
 from grpo_bench.report.writers import Column
-from grpo_bench.stats import Interval, mean_interval, paired_difference_interval
+from grpo_bench.stats import mean_interval, paired_difference_interval
 
 OURS, FLOOR = "ours", "floor"
 ROWS = "floor, with as many rows as completions"
@@ -169,11 +169,6 @@ def curves_table(settings: Settings, options: argparse.Namespace) -> Table:
         )
     table.footnotes.append(f"Intervals of the difference without 0: {apart} of {len(table.rows)}")
     return table
-
-
-def bounds(name: str, interval: Interval) -> dict[str, float]:
-    """An interval as ``Table.add`` takes it."""
-    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def main(arguments: list[str] | None = None) -> None:

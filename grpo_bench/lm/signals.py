@@ -26,10 +26,8 @@ class Signal:
     mask: Tensor  # (n, T) bool, the tokens that are trained on
     advantages: Tensor  # (n,) or (n, T)
     ref_logp: Tensor | None = None  # (n, T) where there is a reference
-    returns: Tensor | None = (
-        None  # (n, T) where there is a critic: what its values should have been
-    )
-    old_values: Tensor | None = None  # (n, T) and what they were
+    returns: Tensor | None = None  # (n, T) where there is a critic: what it has to learn
+    old_values: Tensor | None = None  # (n, T) and what it said
 
     def rows(self, groups: list[int]) -> Tensor:
         """The rows of some groups, in that order."""
