@@ -109,6 +109,8 @@ RULES: dict[str, Rule] = {
     "threads": COUNT,
     "budget.transitions": COUNT,
     "budget.evaluations": COUNT,
+    "budget.test": FLAG,
+    "budget.split": ("validation or tuning", lambda value: value in ("validation", "tuning")),
     "*.learning_rate": RATE,
     **{
         f"env.train.{name}": COUNT
@@ -179,7 +181,7 @@ REQUIRED = (
     *(f"{group}.name" for group in ("env", "algo", "budget")),
     *("env.id", "env.train.episodes"),
     *(f"algo.{name}" for name in ("kind", "learning_rate", "minibatches", "n_epochs")),
-    *("budget.transitions", "budget.evaluations"),
+    *("budget.transitions", "budget.evaluations", "budget.split", "budget.test"),
     *("seed", "threads", "device", "results", "timeout_s"),
 )
 REQUIRED_GYM = ("env.policy", "env.network.body", "env.train.n_steps")

@@ -11,12 +11,13 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from grpo_bench.grpo.rollout import take
+from grpo_envs.task import Split
 
 CHUNK = 4096  # episodes side by side: bounds the memory of an evaluation
 
 
 def evaluate(
-    model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], split: str
+    model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], split: Split
 ) -> dict[str, np.ndarray]:
     """Greedy episodes on all problems of a split.
 

@@ -31,7 +31,7 @@ from grpo_envs.task import Task
 if TYPE_CHECKING:
     from grpo_bench.lm.parallel import World
 
-# Told the stage, the share of it that is done, and the latest success rate on validation.
+# Told the stage, the share of it that is done, and the latest success rate of an evaluation.
 News = Callable[[str, float, float], None]
 Weights = dict[str, dict[str, torch.Tensor]]  # state dicts, as ``load_actor`` takes them
 
@@ -73,7 +73,7 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
         recorder = Recorder(
             run,
             config["env"],
-            config["budget"]["evaluations"],
+            config["budget"],
             phases,
             lambda share, success: news("training", share, success),
         )

@@ -22,7 +22,7 @@ class Outcome:
     config: Config
     status: str
     reason: str  # in one line; "" if it is ok
-    score: float  # success on the validation split at the end; NaN if there is none
+    score: float  # success on the split of its budget at the end; NaN if there is none
     seconds: float  # of training; of the whole company, if it ran in one
     speed: float  # transitions or tokens per second of training; of the whole company, too
     findings: list[str]  # of the doctor, by short name
@@ -40,8 +40,9 @@ class Outcome:
             rate = f"{self.speed:,.0f} tokens/s"
         else:
             rate = f"{self.speed / 1e3:,.1f} thousand transitions/s"
+        split = self.config["budget"]["split"]
         return (
-            f"{name}: {self.score:.3f} right on validation, {self.seconds:.1f} s of training, "
+            f"{name}: {self.score:.3f} right on {split}, {self.seconds:.1f} s of training, "
             f"{rate}{together}{found}"
         )
 
@@ -75,7 +76,7 @@ def outcome(folder: Path, config: Config) -> Outcome:
     clock = "company" if "company" in manifest.extra else "time"
     phases = [f"{clock}/{phase}_seconds" for phase in TRAINING]
     seconds = [last[phase] for phase in phases if phase in last] or [math.nan]
-    score = last.get("eval/validation/success", math.nan)
+    score = last.get(f"eval/{config['budget']['split']}/success", math.nan)
     speed = last.get(f"{clock}/transitions_per_second", math.nan)
     findings = [text.partition(":")[0] for text in manifest.extra.get("findings", [])]
     return Outcome(folder, config, status, reason, score, sum(seconds), speed, findings, company)

@@ -24,8 +24,9 @@ from grpo_bench.meter.memory import (
     resident_bytes,
 )
 from grpo_bench.records import Run
+from grpo_envs.task import Split
 
-# Told the share of the budget that is spent, and the latest success rate on the validation split.
+# Told the share of the budget that is spent, and the latest success rate of an evaluation.
 Progress = Callable[[float, float], None]
 # SB3 logs these as well; the record has them in other columns, or only settings in them.
 NOT_RECORDED = ("time/iterations", "time/time_elapsed", "time/total_timesteps", "time/fps")
@@ -40,18 +41,25 @@ class Recorder(BaseCallback):
     Args:
         run: the record.
         env: the ``env`` group of the configuration.
-        evaluations: how many evaluations on the validation split, evenly over the budget, the one
-            before training not counted.
+        budget: the ``budget`` group; its evaluations, on its split, do not count the one before
+            training.
         phases: the clock, which may have phases from before training.
         progress: told after every iteration.
     """
 
     def __init__(
-        self, run: Run, env: dict[str, Any], evaluations: int, phases: Phases, progress: Progress
+        self,
+        run: Run,
+        env: dict[str, Any],
+        budget: dict[str, Any],
+        phases: Phases,
+        progress: Progress,
     ) -> None:
         super().__init__()
         self.run, self.env, self.phases, self.progress = run, env, phases, progress
-        self.evaluations = evaluations
+        self.evaluations, self.split, self.test = (
+            budget[name] for name in ("evaluations", "split", "test")
+        )
         self.gradient_steps = 0
         self.evaluated = 0  # evaluations so far
         self.success = math.nan
@@ -68,7 +76,7 @@ class Recorder(BaseCallback):
             optimizer.register_step_post_hook(self._count_step)
 
     def _on_training_start(self) -> None:
-        self.evaluate("validation")
+        self.evaluate(self.split)
         self.peak_before, self.start_bytes = peak_bytes(self.model.device), resident_bytes()
         reset_peak(self.model.device)
 
@@ -77,7 +85,7 @@ class Recorder(BaseCallback):
         self._log_update()
         share = self.model.num_timesteps / self.model._total_timesteps
         if share >= self.evaluated / self.evaluations and self.model.num_timesteps:
-            self.evaluate("validation")
+            self.evaluate(self.split)
         self.progress(min(share, 1.0), self.success)
         self._phase.enter_context(self.phases("rollout"))
 
@@ -108,14 +116,14 @@ class Recorder(BaseCallback):
         seconds = self.train_seconds
         self.run.log(self.model.num_timesteps, self.gradient_steps, seconds, peak, metrics)
 
-    def evaluate(self, split: str) -> None:
+    def evaluate(self, split: Split) -> None:
         """Play all problems of the split, and write the rows and their means."""
         with self.phases("evaluation"):
             columns = evaluate(self.model, self.env["id"], self.env["kwargs"], split)
         self.run.evaluation(split, self.model.num_timesteps, columns)
         means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
         self.log({f"eval/{split}/{name}": value for name, value in means.items()})
-        if split == "validation":
+        if split == self.split:
             self.success = means["success"]
             self.evaluated += 1
             self.run.flush()
@@ -129,8 +137,9 @@ class Recorder(BaseCallback):
             **component_bytes(self.model),
         }
         memory["memory/peak_bytes"] = max(self.peak_before, memory["memory/train_peak_bytes"])
-        self.evaluate("validation")
-        self.evaluate("test")
+        self.evaluate(self.split)
+        if self.test:
+            self.evaluate("test")
         seconds = {f"time/{name}_seconds": value for name, value in self.phases.seconds.items()}
         speed = self.model.num_timesteps / self.train_seconds
         self.log({**memory, **seconds, "time/transitions_per_second": speed, **extra})

@@ -18,6 +18,8 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -51,7 +53,7 @@ ONE_PROCESS = (
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def main(config: DictConfig) -> float:
-    """One run in this process; its success rate on the validation split."""
+    """One run in this process; its success rate at the end, on the split of its budget."""
     gc.disable()  # imports leave no garbage, and to look for it takes a fifth of their time
     from grpo_bench.job import check, execute
     from grpo_bench.outcome import outcome, run_name
@@ -91,11 +93,9 @@ def main(config: DictConfig) -> float:
     return ended.score
 
 
-def command() -> None:
-    """``main``, which Ctrl-C and SIGTERM end alike: with what there is, and without a traceback."""
+def stopping(main: Callable[[], Any]) -> None:
+    """A program that Ctrl-C and SIGTERM end alike: with what there is, and without a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if rank():
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the end)
     try:
         main()
     except KeyboardInterrupt:
@@ -104,4 +104,6 @@ def command() -> None:
 
 
 if __name__ == "__main__":
-    command()
+    if rank():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the end)
+    stopping(main)

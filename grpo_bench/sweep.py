@@ -21,7 +21,22 @@ from grpo_bench.records import plan, read_manifest
 def run_all(
     configs: list[Config], n_jobs: int | None = None, batched: bool = False
 ) -> list[Outcome]:
-    """Check all configurations, carry out those that are not ok yet, print the tables.
+    """As ``carry_out``, and then the tables."""
+    outcomes = carry_out(configs, n_jobs, batched)
+    # pandas and scipy are slow to import: not while the first runs wait
+    from grpo_bench.tables import make_tables, print_tables, write_tables
+
+    results = Path(configs[0]["results"])
+    tables = make_tables(results)
+    write_tables(tables, results / "tables")
+    print_tables(tables)
+    return outcomes
+
+
+def carry_out(
+    configs: list[Config], n_jobs: int | None = None, batched: bool = False
+) -> list[Outcome]:
+    """Check all configurations and carry out those that are not ok yet.
 
     Args:
         configs: resolved configurations of one sweep, with one folder of results.
@@ -56,12 +71,6 @@ def run_all(
     companies = find_companies(runs, n_jobs, console) if batched else []
     with Sweep(console, context, n_jobs) as sweep:
         outcomes = sweep.carry_out(runs, companies, find_warmups(runs))
-    # pandas and scipy are slow to import: not while the first runs wait
-    from grpo_bench.tables import make_tables, print_tables, write_tables
-
-    tables = make_tables(results)
-    write_tables(tables, results / "tables")
-    print_tables(tables)
     return [outcomes[folder] for folder in folders]
 
 

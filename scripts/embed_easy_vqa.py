@@ -9,7 +9,7 @@ stored, so the problems don't depend on anybody's version of a random generator.
 
 Layout of ``easy_vqa.npz`` (Q questions, training questions of the package first, then test):
     image_embedding     (5000, 64) float16  training images 0-3999, test images 4000-4999
-    image_split         (5000,)    uint8    0 train, 1 validation, 2 test
+    image_split         (5000,)    uint8    0 train, 1 validation, 2 test, 3 tuning
     question_text       (107,)     str      the different questions
     question_embedding  (107, 32)  float32
     answer_text         (13,)      str
@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 
 SEED = 20_190_916
-VALIDATION_IMAGES = 400
+VALIDATION_IMAGES = 400  # half of them for tuning
 IMAGE_DIM, QUESTION_DIM, ANSWER_DIM = 64, 32, 8
 LARGEST = 5.0  # standard deviations: one picture in a hundred has coordinates of up to 28
 KINDS = {
@@ -126,7 +126,8 @@ def answer_embedding() -> NDArray[np.float32]:
 
 
 def image_splits(n: int, n_test: int) -> NDArray[np.uint8]:
-    """0 train, 1 validation, 2 test: the package's own test images are the test split."""
+    """0 train, 1 validation, 2 test: the package's own test images are the test split. A half of
+    validation is for tuning, see ``tuning_images``."""
     split = np.zeros(n, dtype=np.uint8)
     split[n - n_test :] = 2
     drawn = np.random.default_rng([SEED, 3]).permutation(n - n_test)[:VALIDATION_IMAGES]
@@ -161,6 +162,22 @@ def offer_answers(
     return choices, place
 
 
+def tuning_images(
+    split: NDArray[np.uint8], image: NDArray[np.int64], place: NDArray[np.uint8]
+) -> NDArray[np.int64]:
+    """Half of the validation images, drawn until each place is right for a quarter of the questions
+    (to within 1) of both halves."""
+    candidates = np.flatnonzero(split == 1)
+    in_validation = split[image] == 1
+    rng = np.random.default_rng([SEED, 5])
+    while True:
+        half = np.sort(rng.permutation(candidates)[: len(candidates) // 2])
+        drawn = np.isin(image, half)
+        counts = [np.bincount(place[part], minlength=4) for part in (drawn, in_validation & ~drawn)]
+        if max(np.ptp(count) for count in counts) <= 1:
+            return half
+
+
 def build(folder: Path) -> None:
     pictures = read_pictures()
     texts, answers, image = read_questions()
@@ -169,6 +186,7 @@ def build(folder: Path) -> None:
     counts = np.bincount(text[split[image] == 0], minlength=len(distinct))
     features = whitened_pca(image_features(pictures), split == 0)
     choices, place = offer_answers(answers, split[image])
+    split[tuning_images(split, image, place)] = 3
     arrays = {
         "image_embedding": features.clip(-LARGEST, LARGEST).astype(np.float16),
         "image_split": split,

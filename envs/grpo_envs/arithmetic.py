@@ -70,8 +70,9 @@ class ArithmeticEnv(TaskEnv):
     | `medium` | `+ - *` | 2 | 2 | 4,868,400 | `(17+25)*3` |
     | `hard` | `+ - * // mod` | 3 | 3 | 84 trillion | `((417+25)*3)//68` |
 
-    Splits are a hash of the problem, whatever the arguments: 80 % train, 10 % validation, 10 %
-    test. Of more than 200,000 problems, `problem_ids` is a fixed sample of 2,000 in each split.
+    Splits are a hash of the problem, whatever the arguments: 80 % train, 10 % test, 5 %
+    validation, 5 % tuning. Of more than 200,000 problems, `problem_ids` is a fixed sample of
+    2,000 in each split.
 
     ## Action Space
 
@@ -141,7 +142,7 @@ class ArithmeticEnv(TaskEnv):
     | `digits` | of the preset | most digits of an operand, 1 to 4 |
     | `chain` | of the preset | number of operations, 1 to 3; `digits * (chain + 1)` at most 15 |
     | `max_tokens` | the least: 4, 8, 14 in the presets | at least the longest answer and `<eos>` |
-    | `split` | `"train"` | `"train"`, `"validation"` or `"test"` |
+    | `split` | `"train"` | `"train"`, `"validation"`, `"test"` or `"tuning"` |
     | `render_mode` | None | `"ansi"` (text) or `"rgb_array"` (a card) |
 
     ## Vectorized environment

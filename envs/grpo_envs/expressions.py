@@ -9,8 +9,8 @@ they are sorted, so that 17 + 25 and 25 + 17 are one problem with one id: in a r
 that is ``a + b + c`` and ``a * b * c`` from the first operand on, and the later operands of a run
 of anything but ``mod`` (``a - b - c`` is ``a - c - b``, ``a // b // c`` is ``a // c // b``).
 
-The split of a problem is a hash of the problem itself: 80 % train, 10 % validation, 10 % test,
-whatever the other arguments are.
+The split of a problem is a hash of the problem itself: 80 % train, 10 % test, 5 % validation and
+5 % tuning, whatever the other arguments are.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ MAX_BASE = 10**4  # operands have at most four digits
 MAX_LISTED = 200_000  # a space with more problems than this is represented by a sample
 N_LISTED = 2_000  # of this many in each split
 
-_SPLIT_OF_TENTH = np.array([0] * 8 + [1, 2])  # indices into ``SPLITS``
+SHARES: dict[Split, float] = {"train": 0.8, "validation": 0.05, "test": 0.1, "tuning": 0.05}
+_SPLIT_OF_TWENTIETH = np.array([0] * 8 + [1, 2] + [0] * 8 + [3, 2])  # indices into ``SPLITS``
 _SPLIT_NAMES = np.array(SPLITS)
 
 
@@ -141,7 +142,7 @@ class Expressions:
 
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
         """n ids, (n,): uniform over operators and operands, thrown away if outside the split."""
-        wanted, share = SPLITS.index(split), 0.8 if split == "train" else 0.1
+        wanted, share = SPLITS.index(split), SHARES[split]
         drawn, missing = np.empty(0, dtype=np.int64), n
         while missing > 0:
             size = int(1.1 * missing / share) + 16
@@ -202,7 +203,7 @@ class Expressions:
         return mix((key + self._chain_key).astype(np.uint64))
 
     def _split(self, ids: IntArray) -> IntArray:
-        return _SPLIT_OF_TENTH[self._hash(*self.parts(ids)) % np.uint64(10)]
+        return _SPLIT_OF_TWENTIETH[self._hash(*self.parts(ids)) % np.uint64(20)]
 
     # -- what a problem looks like ----------------------------------------------------------------
 

@@ -176,7 +176,7 @@ class FormatEnv(TaskEnv):
     | `preset`, `operators`, `digits`, `chain` | `"easy"` | as for `GRPO-Arithmetic-v0` |
     | `max_tokens` | 3 more than the least: 16, 25, 40 | longest completion; see below |
     | `format_weight` | 0.5 | what the format is worth, beside 1 for accuracy; at least 0 |
-    | `split` | `"train"` | `"train"`, `"validation"` or `"test"` |
+    | `split` | `"train"` | `"train"`, `"validation"`, `"test"` or `"tuning"` |
     | `render_mode` | None | `"ansi"` (text) or `"rgb_array"` (a card) |
 
     The least `max_tokens` has room for the problem restated and answered in the structure, and for

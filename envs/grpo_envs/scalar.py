@@ -17,7 +17,7 @@ class TaskEnv(gym.Env[Any, Any]):
     """One episode at a time. A subclass names its Task and carries the environment's page.
 
     Args:
-        split: where problems are drawn from: ``train``, ``validation`` or ``test``.
+        split: where problems are drawn from: ``train``, ``validation``, ``test`` or ``tuning``.
         render_mode: ``ansi`` (text), ``rgb_array`` (a card) or None.
         **options: of the task.
 

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from grpo_envs.hashing import UInt64Array, below, counters, draws, normals
 from grpo_envs.task import MAX_ID, IntArray, Split
 
-EVALUATION = 2000  # problems in validation, and in test
+EVALUATION = 2000  # problems in test, and in validation and tuning together
+RANGES: dict[Split, tuple[int, int]] = {  # ids from, and before
+    "validation": (0, EVALUATION // 2),
+    "tuning": (EVALUATION // 2, EVALUATION),
+    "test": (EVALUATION, 2 * EVALUATION),
+    "train": (2 * EVALUATION, MAX_ID),
+}
 
 
 class SyntheticSource:
@@ -76,22 +82,17 @@ class SyntheticSource:
 
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
         """n ids, (n,), uniform over the split."""
-        low, high = {
-            "validation": (0, EVALUATION),
-            "test": (EVALUATION, 2 * EVALUATION),
-            "train": (2 * EVALUATION, MAX_ID),
-        }[split]
-        return rng.integers(low, high, size=n)
+        return rng.integers(*RANGES[split], size=n)
 
     def problem_ids(self, split: Split) -> IntArray:
-        """2,000 ids: all of validation or test; of the endless training split the first ones."""
-        first = {"validation": 0, "test": EVALUATION, "train": 2 * EVALUATION}[split]
-        return np.arange(first, first + EVALUATION)
+        """All ids of the split; of the endless training split the first 2,000."""
+        first, end = RANGES[split]
+        return np.arange(first, min(end, first + EVALUATION))
 
     def split_of(self, ids: IntArray) -> NDArray[np.str_]:
         """The split of each id, (n,)."""
-        names = np.array(["validation", "test", "train"])
-        return names[np.minimum(ids // EVALUATION, 2)]
+        names = np.array(["validation", "tuning", "test", "test", "train"])
+        return names[np.minimum(ids // (EVALUATION // 2), 4)]
 
     # -- problems ---------------------------------------------------------------------------------
 

@@ -25,7 +25,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-Split = Literal["train", "validation", "test"]
+# Policies learn on ``train``, settings are chosen on ``tuning``, curves are drawn on
+# ``validation``, and what is reported comes from ``test``.
+Split = Literal["train", "validation", "test", "tuning"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 IntArray = NDArray[np.int64]

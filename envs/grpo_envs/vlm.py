@@ -230,7 +230,8 @@ class VLMEnv(TaskEnv):
     | ``split`` | ``easy_vqa``: questions, pictures | ``synthetic``: ids |
     |---|---|---|
     | ``train`` | 34,747, 3,600 | 4000 to 2**53 - 1 |
-    | ``validation`` | 3,828, 400 of the package's training pictures | 0 to 1999 |
+    | ``validation`` | 1,942, 200 of the package's training pictures | 0 to 999 |
+    | ``tuning`` | 1,886, 200 of the package's training pictures | 1000 to 1999 |
     | ``test`` | 9,673, the package's 1,000 test pictures | 2000 to 3999 |
 
     No two splits share a picture. ``easy_vqa`` ids are 0 to 48247, in the order of the package, its
@@ -249,7 +250,7 @@ class VLMEnv(TaskEnv):
     | ``difficulty`` | 0.35 | standard deviation of the noise, at least 0; ``synthetic`` only |
     | ``n_choices`` | 4 | answers offered, at least 2; ``synthetic`` only |
     | ``embed_dim`` | 128 | at least ``n_choices * (n_choices + 1)``; ``synthetic`` only |
-    | ``split`` | ``"train"`` | ``"validation"``, ``"test"`` |
+    | ``split`` | ``"train"`` | ``"validation"``, ``"test"``, ``"tuning"`` |
     | ``render_mode`` | None | ``"ansi"`` (text), ``"rgb_array"`` (a card) |
 
     ## Vectorized environment

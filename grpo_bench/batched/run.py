@@ -23,6 +23,7 @@ from grpo_bench.meter.provenance import provenance
 from grpo_bench.recorder import component_bytes
 from grpo_bench.records import Run, claim, plan
 from grpo_bench.seeds import integer_seed
+from grpo_envs.task import Split
 
 
 def why_alone(config: Config) -> str:
@@ -93,13 +94,13 @@ def learn(runs: Sequence[Run], news: News) -> None:
         makers = [partial(make_grpo, run.manifest.config) for run in runs]
         company = Company(makers, config["budget"]["transitions"])
     recorder = CompanyRecorder(runs, company, phases)
-    evaluations = config["budget"]["evaluations"]
+    evaluations, split = config["budget"]["evaluations"], config["budget"]["split"]
     try:
-        recorder.evaluate("validation")
+        recorder.evaluate(split)
         while company.num_timesteps < company.total and recorder.going():
             share = company.num_timesteps / company.total
             if company.num_timesteps and share >= recorder.evaluated / evaluations:
-                recorder.evaluate("validation")
+                recorder.evaluate(split)
             news("training", share, recorder.success)
             with phases("rollout"):
                 rollout = company.collect()
@@ -124,7 +125,10 @@ class CompanyRecorder:
     def __init__(self, runs: Sequence[Run], company: Company, phases: Phases) -> None:
         self.runs, self.company, self.phases = runs, company, phases
         self.env = runs[0].manifest.config["env"]
-        self.evaluated = 0  # evaluations on validation so far
+        budget = runs[0].manifest.config["budget"]
+        self.split: Split = budget["split"]
+        self.test: bool = budget["test"]
+        self.evaluated = 0  # evaluations on that split so far
         self.success = math.nan  # mean over the seeds
         for run in runs:
             run.extra["company"] = len(runs)
@@ -149,7 +153,7 @@ class CompanyRecorder:
             else:
                 run.log(*moment, finite)
 
-    def evaluate(self, split: str) -> None:
+    def evaluate(self, split: Split) -> None:
         """Every seed plays all problems of the split."""
         transitions, means_of = self.company.num_timesteps, {}
         for seed, run in self.going():
@@ -163,9 +167,9 @@ class CompanyRecorder:
         moment = self._moment()
         for seed, run in self.going():
             run.log(*moment, means_of[seed])
-            if split == "validation":
+            if split == self.split:
                 run.flush()
-        if split == "validation":
+        if split == self.split:
             self.evaluated += 1
             successes = [means[f"eval/{split}/success"] for means in means_of.values()]
             self.success = sum(successes) / len(successes) if successes else math.nan
@@ -178,8 +182,9 @@ class CompanyRecorder:
                 len(self.runs) * self.company.num_timesteps / self._train_seconds()
             ),
         }
-        self.evaluate("validation")
-        self.evaluate("test")
+        self.evaluate(self.split)
+        if self.test:
+            self.evaluate("test")
         seconds = self.phases.seconds
         together |= {f"company/{name}_seconds": value for name, value in seconds.items()}
         task = task_of_model(self.company.settings)

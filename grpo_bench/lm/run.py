@@ -49,7 +49,7 @@ def learn(run: Run, config: dict[str, Any], device: str, news: News, world: Worl
         while recorder.tokens < total:
             share = recorder.tokens / total
             if recorder.tokens and share >= recorder.evaluated / config["budget"]["evaluations"]:
-                recorder.evaluate("validation")
+                recorder.evaluate(recorder.split)
             rollout = trainer.collect()
             recorder.tokens += int(world.gather(torch.tensor([rollout.tokens])).sum())
             recorder.log(trainer.update(rollout, remaining=1.0 - share))
@@ -78,11 +78,13 @@ class LanguageRecorder:
 
     def __init__(self, run: Run, trainer: Trainer, config: dict[str, Any]) -> None:
         self.run, self.trainer, self.env = run, trainer, config["env"]
+        self.split: Split = config["budget"]["split"]
+        self.test: bool = config["budget"]["test"]
         self.save = config["model"]["save"]
         self.phases = trainer.phases
         self.device = trainer.lm.model.device
         self.tokens = 0
-        self.evaluated = 0  # evaluations on validation so far
+        self.evaluated = 0  # evaluations on that split so far
         self.success = math.nan
         self.peak_before = 0
         self.start_bytes = 0
@@ -90,7 +92,7 @@ class LanguageRecorder:
 
     def start(self) -> None:
         """What the model does before it is trained."""
-        self.evaluate("validation")
+        self.evaluate(self.split)
         self.peak_before, self.start_bytes = peak_bytes(self.device), resident_bytes()
         reset_peak(self.device)
 
@@ -103,7 +105,7 @@ class LanguageRecorder:
     def evaluate(self, split: Split) -> None:
         """Greedy answers to all problems of a split; on the test split sampled ones as well."""
         self._record(split, self._answers(split, 0.0))
-        if split == "validation":
+        if split == self.split:
             self.evaluated += 1
             self.run.flush()
         else:
@@ -118,8 +120,9 @@ class LanguageRecorder:
             **component_bytes(self.trainer),
         }
         memory["memory/peak_bytes"] = max(self.peak_before, memory["memory/train_peak_bytes"])
-        self.evaluate("validation")
-        self.evaluate("test")
+        self.evaluate(self.split)
+        if self.test:
+            self.evaluate("test")
         seconds = {f"time/{name}_seconds": value for name, value in self.phases.seconds.items()}
         speed = self.tokens / self.train_seconds
         task = self.trainer.task.task
@@ -160,7 +163,7 @@ class LanguageRecorder:
         self.run.evaluation(split, self.tokens, columns)
         means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
         self.log({f"eval/{split}/{name}": value for name, value in means.items()})
-        if split == "validation":
+        if split == self.split:
             self.success = means["success"]
         ids = columns["problem_id"][: len(found.examples)].astype(np.int64)
         task = self.trainer.task

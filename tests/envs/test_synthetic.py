@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 from grpo_envs.hashing import below, counters, draws, mix, normals
 from grpo_envs.synthetic import SyntheticSource, _orthonormal
-from grpo_envs.task import MAX_ID
+from grpo_envs.task import MAX_ID, SPLITS
 from grpo_envs.vlm import VLMTask
 
 IDS = np.arange(20_000) * 7_919 + 123
@@ -102,9 +102,10 @@ def test_scores_that_are_known():
 def test_splits_share_no_problem():
     source = SyntheticSource(0.35, 4, 128)
     rng = np.random.default_rng(0)
-    np.testing.assert_array_equal(source.problem_ids("validation"), np.arange(2000))
+    np.testing.assert_array_equal(source.problem_ids("validation"), np.arange(1000))
+    np.testing.assert_array_equal(source.problem_ids("tuning"), np.arange(1000, 2000))
     np.testing.assert_array_equal(source.problem_ids("test"), np.arange(2000, 4000))
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         drawn = np.concatenate([source.sample(rng, 1000, split), source.problem_ids(split)])
         assert set(source.split_of(drawn)) == {split}
     assert source.sample(rng, 1000, "train").max() < MAX_ID

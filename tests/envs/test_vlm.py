@@ -41,11 +41,11 @@ def test_the_data_is_small_and_carries_its_licences():
 def test_splits_are_disjoint_by_picture_and_complete():
     ids = {split: EASY.problem_ids(split) for split in SPLITS}
     assert {split: len(i) for split, i in ids.items()} == {
-        "train": 34_747, "validation": 3_828, "test": 9_673,
+        "train": 34_747, "validation": 1_942, "test": 9_673, "tuning": 1_886,
     }  # fmt: skip
     np.testing.assert_array_equal(np.sort(np.concatenate(list(ids.values()))), ALL)
     images = {split: set(EASY.source.tables.image[i]) for split, i in ids.items()}
-    assert [len(images[split]) for split in SPLITS] == [3600, 400, 1000]
+    assert [len(images[split]) for split in SPLITS] == [3600, 200, 1000, 200]
     assert len(set.union(*images.values())) == 5000
     assert images["test"] == set(range(4000, 5000))
     assert ids["test"].min() == 38_575  # the package's test questions and no others

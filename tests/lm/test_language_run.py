@@ -62,7 +62,7 @@ def test_the_record_is_that_of_any_run(done: tuple[Path, Any]) -> None:
     assert metrics["memory/critic_bytes"][-1][1] < metrics["memory/policy_bytes"][-1][1] * 1.01
     rows = pq.ParquetFile(folder / "eval.parquet").read().to_pandas()
     counts = rows.groupby(["split", "transitions"]).size().to_dict()
-    assert set(counts.values()) == {540, 520}
+    assert set(counts.values()) == {277, 520}
     assert {split for split, _ in counts} == {"validation", "test", "test_sampled"}
     assert sum(split == "validation" for split, _ in counts) == 3
     assert rows["problem_id"].nunique() == 1060
