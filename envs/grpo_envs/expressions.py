@@ -141,7 +141,11 @@ class Expressions:
     # -- splits -----------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
-        """n ids, (n,): uniform over operators and operands, thrown away if outside the split."""
+        """n ids, (n,): uniform over operators and operands, thrown away if outside the split.
+
+        Raises:
+            ValueError: of so few problems none is in the split.
+        """
         wanted, share = SPLITS.index(split), SHARES[split]
         drawn, missing = np.empty(0, dtype=np.int64), n
         while missing > 0:
@@ -152,9 +156,19 @@ class Expressions:
             good = self._split(ids) == wanted
             if self._divides.any():
                 good &= ~self._by_zero(operators, operands)
+            if not good.any():
+                self._check_any(split)
             drawn = np.concatenate((drawn, ids[good]))
             missing = n - len(drawn)
         return drawn[:n]
+
+    def _check_any(self, split: Split) -> None:
+        """Raises ValueError if a split that can be listed has no problem."""
+        if self.n_problems <= MAX_LISTED and not len(self.problem_ids(split)):
+            raise ValueError(
+                f"split={split!r}: none of these {self.n_problems} problems is in it, expected "
+                "more digits, a longer chain or other operators"
+            )
 
     def split_of(self, ids: IntArray) -> np.ndarray:
         """The split of each canonical id, (n,) str."""

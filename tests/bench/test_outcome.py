@@ -14,7 +14,7 @@ from grpo_bench.records import Run, claim, plan
 CONFIG: dict[str, Any] = {
     "env": {"name": "vlm"},
     "algo": {"name": "grpo"},
-    "budget": {"name": "smoke"},
+    "budget": {"name": "smoke", "split": "validation"},
     "seed": 7,
 }
 LAST = {

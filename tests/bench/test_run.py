@@ -152,9 +152,9 @@ def test_a_run_and_its_record(tmp_path: Path) -> None:
     # before training, half-way, at the end on both splits; every problem once
     counts = results.evaluations.groupby(["split", "transitions"], observed=True).size()
     assert counts.to_dict() == {
-        ("validation", 0): 3828,
-        ("validation", 4096): 3828,
-        ("validation", 8192): 3828,
+        ("validation", 0): 1942,
+        ("validation", 4096): 1942,
+        ("validation", 8192): 1942,
         ("test", 8192): 9673,
     }
     last = results.evaluations.query("split == 'validation' and transitions == 8192")

@@ -84,7 +84,8 @@ def test_a_small_space_enumerated(operator: str) -> None:
     problems = Expressions(None, operator, digits=1, chain=1)
     listed = {split: problems.problem_ids(split) for split in SPLITS}
     everything = np.concatenate(list(listed.values()))
-    assert all(len(ids) and (np.diff(ids) > 0).all() for ids in listed.values())
+    assert all((np.diff(ids) > 0).all() for ids in listed.values())
+    assert all(len(listed[split]) for split in ("train", "validation", "test"))
     assert len(set(everything)) == len(everything) == problems.n_problems
     expected = {"+": 55, "*": 55, "-": 100, "//": 90, "mod": 90}
     assert problems.n_problems == expected[operator]
@@ -97,6 +98,14 @@ def test_a_small_space_enumerated(operator: str) -> None:
         if (b, a) in seen:
             assert (seen[b, a] == canonical) == (operator in ("+", "*") or a == b)
     assert set(seen.values()) == set(everything)
+
+
+def test_a_split_without_problems_cannot_be_drawn_from() -> None:
+    """Of 55 products of digits 5 % are expected in tuning, and none is there."""
+    problems = Expressions(None, "*", digits=1, chain=1)
+    assert len(problems.problem_ids("tuning")) == 0
+    with pytest.raises(ValueError, match="split='tuning': none of these 55 problems is in it"):
+        problems.sample(np.random.default_rng(0), 1, "tuning")
 
 
 @pytest.mark.parametrize("operators", ["+", "-", "//", "mod", "+-*//mod"])

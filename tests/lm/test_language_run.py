@@ -65,7 +65,7 @@ def test_the_record_is_that_of_any_run(done: tuple[Path, Any]) -> None:
     assert set(counts.values()) == {277, 520}
     assert {split for split, _ in counts} == {"validation", "test", "test_sampled"}
     assert sum(split == "validation" for split, _ in counts) == 3
-    assert rows["problem_id"].nunique() == 1060
+    assert rows["problem_id"].nunique() == 277 + 520
 
 
 def test_completions_are_kept_as_text(done: tuple[Path, Any]) -> None:
