@@ -18,8 +18,9 @@ seeds goes to ``conf/tuned/<env>/<algo>.yaml``. A trial that fails counts as one
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from omegaconf import DictConfig, OmegaConf
 from grpo_bench import run  # registers what conf/config.yaml needs
 from grpo_bench.config import CONF, Config, resolved
 from grpo_bench.records.files import replace
+from grpo_bench.records.load import Ends
+from grpo_bench.records.schema import run_folder
 from grpo_bench.report.numbers import share
 from grpo_bench.report.writers import csv, grid
 from grpo_bench.sweep import carry_out
@@ -45,17 +48,26 @@ READING = (
 )
 
 Settings = dict[str, float]
+Score = Callable[[list[Config]], list[float]]
 
 
 @dataclass
 class Trial:
-    """Settings of an algorithm on an environment, and the success they led to, by seed."""
+    """Settings of an algorithm on an environment, and the success they led to, by seed.
+
+    base: the configuration of the algorithm as its file says.
+    """
 
     env: str
     algo: str
     number: int
     settings: Settings
+    base: Config = field(default_factory=dict)
     scores: dict[int, float] = field(default_factory=dict)
+
+    def config(self, seed: int) -> Config:
+        """The configuration of a run of it."""
+        return {**self.base, "algo": {**self.base["algo"], **self.settings}, "seed": seed}
 
     @property
     def score(self) -> float:
@@ -112,20 +124,6 @@ def best(trials: Sequence[Trial]) -> Trial:
     return max((t for t in trials if len(t.scores) == most), key=lambda trial: trial.score)
 
 
-def overrides(trial: Trial, seed: int, settings: DictConfig) -> list[str]:
-    """What ``python -m grpo_bench.run`` would be told to carry out a trial."""
-    return [
-        f"env={trial.env}",
-        f"algo={trial.algo}",
-        "budget=tuning",
-        "tuned=none",
-        f"seed={seed}",
-        f"results='{settings.results}'",
-        *settings.overrides,
-        *(f"++algo.{name}={value}" for name, value in trial.settings.items()),
-    ]
-
-
 def check_settings(settings: DictConfig) -> None:
     """Raises ValueError where something is asked that cannot be done."""
     for name, least in (("trials", 1), ("finalists", 1)):
@@ -153,29 +151,57 @@ def check_settings(settings: DictConfig) -> None:
             )
 
 
-def all_trials(settings: DictConfig) -> dict[tuple[str, str], list[Trial]]:
-    """The trials of each environment and algorithm."""
+def all_trials(settings: DictConfig) -> list[list[Trial]]:
+    """The trials of each environment and algorithm, yet without scores."""
     parameters: Any = OmegaConf.to_container(settings.parameters)
-    found = {}
+    found = []
     for env in settings.envs:
         for algo in settings.algos:
-            bare = Trial(env, algo, 0, {})
-            own = resolved(compose("config", overrides(bare, settings.seeds[0], settings)))["algo"]
-            proposals = propose(parameters, settings.spaces[algo], own, settings.trials)
-            found[env, algo] = [Trial(env, algo, i, each) for i, each in enumerate(proposals)]
+            base = base_config(env, algo, settings)
+            proposals = propose(parameters, settings.spaces[algo], base["algo"], settings.trials)
+            found.append([Trial(env, algo, i, each, base) for i, each in enumerate(proposals)])
     return found
 
 
-def try_out(trials: Sequence[Trial], seeds: Sequence[int], settings: DictConfig) -> None:
-    """Carry the trials out on the seeds, and note their scores."""
+def base_config(env: str, algo: str, settings: DictConfig) -> Config:
+    """What ``python -m grpo_bench.run`` makes of an algorithm as its file says, on any seed."""
+    choices = [f"env={env}", f"algo={algo}", "budget=tuning", "tuned=none"]
+    place = f"results='{settings.results}'"
+    return resolved(compose("config", [*choices, place, *settings.overrides]))
+
+
+def all_scores(trials: Sequence[Sequence[Trial]], settings: DictConfig, score: Score) -> None:
+    """Note the scores of all trials on the first seed, then those of the finalists on the others.
+
+    Args:
+        score: of runs, given their configurations.
+    """
+    first, *others = settings.seeds
+    note([trial for some in trials for trial in some], [first], score)
+    final = [trial for some in trials for trial in finalists(some, settings.finalists)]
+    note(final, others, score)
+
+
+def note(trials: Sequence[Trial], seeds: Sequence[int], score: Score) -> None:
+    """Note the scores of trials on some seeds."""
     pairs = [(trial, seed) for seed in seeds for trial in trials]
-    configs: list[Config] = [
-        resolved(compose("config", overrides(trial, seed, settings))) for trial, seed in pairs
-    ]
-    if not configs:
-        return
-    for (trial, seed), outcome in zip(pairs, carry_out(configs, settings.n_jobs), strict=True):
-        trial.scores[seed] = outcome.score if outcome.status == "ok" else math.nan
+    scores = score([trial.config(seed) for trial, seed in pairs])
+    for (trial, seed), value in zip(pairs, scores, strict=True):
+        trial.scores[seed] = value
+
+
+def carried_out(configs: list[Config], n_jobs: int | None) -> list[float]:
+    """Success of runs at their ends; NaN of those that do not end ok."""
+    outcomes = carry_out(configs, n_jobs) if configs else []
+    return [each.score if each.status == "ok" else math.nan for each in outcomes]
+
+
+def recorded(configs: list[Config], records: Ends) -> list[float]:
+    """The same from records that are there already; NaN of those that are not."""
+    values = records.values.reindex(columns=["eval/tuning/success"])["eval/tuning/success"]
+    ok = records.runs.loc[records.runs["status"] == "ok", "run"]
+    names = [run_folder(Path(), config).as_posix() for config in configs]
+    return values.reindex(ok).reindex(names).tolist()
 
 
 def tuned_file(trials: Sequence[Trial], settings: DictConfig) -> str:
@@ -196,22 +222,19 @@ def tuned_file(trials: Sequence[Trial], settings: DictConfig) -> str:
     return "\n".join([*lines, "algo:", *values, ""])
 
 
-def table(trials: Mapping[tuple[str, str], Sequence[Trial]]) -> pd.DataFrame:
+def table(trials: Sequence[Sequence[Trial]]) -> pd.DataFrame:
     """A row for each trial: its settings, its score, whether it was chosen."""
     rows = []
-    for of_one in trials.values():
-        chosen = best(of_one)
-        for trial in of_one:
-            first = next(iter(trial.scores.values()))
+    for some in trials:
+        chosen = best(some)
+        for trial in some:
             rows.append(
                 {
                     "env": trial.env,
                     "algo": trial.algo,
                     "trial": trial.number,
-                    "settings": ", ".join(
-                        f"{name}={value:g}" for name, value in trial.settings.items()
-                    ),
-                    "first_seed": first,
+                    "settings": ", ".join(f"{k}={v:g}" for k, v in trial.settings.items()),
+                    "first_seed": next(iter(trial.scores.values())),
                     "seeds": len(trial.scores),
                     "mean": math.nan if len(trial.scores) == 1 else trial.score,
                     "chosen": "chosen" if trial is chosen else "",
@@ -232,35 +255,41 @@ def page(trials: pd.DataFrame, n_seeds: int) -> str:
     return f"**Tuning: all trials**\n\n{grid(shown, LEFT)}\n\n{reading}\n"
 
 
+def files(trials: Sequence[Sequence[Trial]], settings: DictConfig) -> dict[Path, str]:
+    """What was found: ``trials.csv`` and ``trials.md``, and the best of each algorithm."""
+    tables = Path(settings.results) / "tables"
+    found = table(trials)
+    texts = {
+        tables / "trials.csv": csv(found),
+        tables / "trials.md": page(found, len(settings.seeds)),
+    }
+    for some in trials:
+        path = Path(settings.out) / some[0].env / f"{some[0].algo}.yaml"
+        texts[path] = tuned_file(some, settings)
+    return texts
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="tune")
 def main(settings: DictConfig) -> None:
     """Tune, and write what was found."""
     try:
         check_settings(settings)
         trials = all_trials(settings)
-        every = [trial for of_one in trials.values() for trial in of_one]
         n_rest = len(settings.seeds) - 1
-        runs = len(every) + len(trials) * settings.finalists * n_rest
+        runs = len(trials) * (settings.trials + settings.finalists * n_rest)
         print(
             f"{settings.trials} trials of each of {len(trials)}, then {settings.finalists} "
             f"finalists on {n_rest} more seeds: {runs} runs"
         )
-        try_out(every, settings.seeds[:1], settings)
-        final = [t for of_one in trials.values() for t in finalists(of_one, settings.finalists)]
-        try_out(final, settings.seeds[1:], settings)
+        all_scores(trials, settings, partial(carried_out, n_jobs=settings.n_jobs))
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
-    tables = Path(settings.results) / "tables"
-    tables.mkdir(parents=True, exist_ok=True)
-    found = table(trials)
-    replace(tables / "trials.csv", csv(found).encode())
-    replace(tables / "trials.md", page(found, len(settings.seeds)).encode())
-    for (env, algo), of_one in trials.items():
-        path = Path(settings.out) / env / f"{algo}.yaml"
+    for path, text in files(trials, settings).items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, tuned_file(of_one, settings).encode())
-        print(f"{path}: trial {best(of_one).number}, {share(best(of_one).score)}")
-    print(f"All trials: {tables / 'trials.md'}")
+        replace(path, text.encode())
+    for some in trials:
+        print(f"{some[0].env} {some[0].algo}: trial {best(some).number}, {share(best(some).score)}")
+    print(f"Written to {settings.out} and {Path(settings.results) / 'tables'}")
 
 
 if __name__ == "__main__":

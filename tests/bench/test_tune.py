@@ -38,7 +38,7 @@ SETTINGS = OmegaConf.create(
 def trial(number: int, *scores: float) -> Trial:
     """A trial of grpo on vlm with these scores, from seed 1001 on."""
     settings = {"clip_range": number / 10} if number else {}
-    return Trial("vlm", "grpo", number, settings, dict(enumerate(scores, 1001)))
+    return Trial("vlm", "grpo", number, settings, scores=dict(enumerate(scores, 1001)))
 
 
 # -- what is tried --------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_what_is_written_is_what_won(tmp_path: Path) -> None:
 
 
 def test_the_table_has_every_trial() -> None:
-    rows = table({("vlm", "grpo"): [trial(0, 0.4, 0.6), trial(1, 0.9), trial(2, 0.7, 0.8)]})
+    rows = table([[trial(0, 0.4, 0.6), trial(1, 0.9), trial(2, 0.7, 0.8)]])
     assert rows["settings"].tolist() == ["", "clip_range=0.1", "clip_range=0.2"]
     assert rows["first_seed"].tolist() == [0.4, 0.9, 0.7]
     assert rows["chosen"].tolist() == ["", "", "chosen"]

@@ -1,15 +1,11 @@
 """What was wanted of speed and whether it came out: one table of the targets of all benchmarks.
 
-    python scripts/speed_table.py            # write results/reference/speed.md and speed.csv
-    python scripts/speed_table.py --check    # change nothing; exit 1 if they would change
-
 Each benchmark writes its targets beside its table (``NAME_targets.csv``); this puts those of
 ``results/reference/benchmarks`` together.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +13,6 @@ import pandas as pd
 from grpo_bench.report import csv, markdown
 from grpo_bench.report.numbers import ABSENT, significant
 
-ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = Path("results/reference")
 ORDER = (  # of the benchmarks, by their names
     *("env_speed", "train_speed", "time_to_accuracy", "batched_seeds", "start_up"),
@@ -75,25 +70,10 @@ def shown(targets: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Write or check the table; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 1 if it is not up to date")
-    check = parser.parse_args(arguments).check
+def files(root: Path) -> dict[Path, str]:
+    """``speed.md`` and ``speed.csv``."""
     targets = found(root / REFERENCE / "benchmarks")
-    texts = {"md": markdown(shown(targets)), "csv": csv(targets)}
-    status = 0
-    for ending, text in texts.items():
-        path = root / REFERENCE / f"speed.{ending}"
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        print(f"{path.relative_to(root)}: {'not what the targets give' if check else 'written'}")
-        if check:
-            status = 1
-        else:
-            path.write_text(text, encoding="utf-8")
-    return status
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return {
+        REFERENCE / "speed.md": markdown(shown(targets)),
+        REFERENCE / "speed.csv": csv(targets),
+    }

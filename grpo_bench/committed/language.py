@@ -1,12 +1,8 @@
-"""How the language models of results/reference/lm learned, and what they say before and after.
-
-python scripts/language_tables.py            # write curves.md, curves.csv and completions.md there
-python scripts/language_tables.py --check    # change nothing; exit 1 if they would change
-"""
+"""How the language models of results/reference/lm learned, what they say before and after, and the
+peaks of memory of all algorithms side by side."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,6 @@ from grpo_bench.report.writers import grid
 from grpo_bench.stats import mean_interval, wilson
 from grpo_envs.task import Task
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("results/reference/lm")
 MEMORY = Path("results/reference/lm_memory.csv")
 ALGOS = ("grpo", "ppo", "ppo_shared", "ppo_lora")
@@ -191,11 +186,8 @@ def _cell(text: str) -> str:
     return f"`{flat}`" if flat else "(nothing)"
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Write or check the files; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 1 if a file is not up to date")
-    check = parser.parse_args(arguments).check
+def files(root: Path) -> dict[Path, str]:
+    """The five tables of results/reference/lm."""
     folder = root / RECORDS
     table = curves(folder)
     texts = {
@@ -205,18 +197,4 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         "completions.md": examples(folder),
         "memory.md": f"{grid(peaks(pd.read_csv(root / MEMORY)), TEXT)}\n\n<sub>{PEAKS}</sub>\n",
     }
-    status = 0
-    for name, text in texts.items():
-        path = folder / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        if check:
-            print(f"{RECORDS / name}: not what the records give")
-            status = 1
-        else:
-            path.write_text(text, encoding="utf-8")
-    return status
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return {RECORDS / name: text for name, text in texts.items()}

@@ -1,7 +1,4 @@
-"""Tables of what happens while training, for docs/algorithm.md, from results/reference.
-
-    python scripts/training_tables.py            # write results/reference/training/*.md
-    python scripts/training_tables.py --check    # change nothing; exit 1 if anything would
+"""Tables of what happens while training, for docs/algorithm.md.
 
 ``kl``: where the exact KL ends with each form of it, beside the same seeds without any (records
 kl_forms). ``spread``: what of a rollout can still teach, at a quarter of the budget and at the end
@@ -10,7 +7,6 @@ kl_forms). ``spread``: what of a rollout can still teach, at a quarter of the bu
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +17,6 @@ from grpo_bench.records.load import Results, load_results
 from grpo_bench.report import markdown
 from grpo_bench.report.origin import header
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("results/reference")
 TEST = "eval/test/success"
 WINDOW = 20  # iterations that are averaged
@@ -136,26 +131,9 @@ TABLES: dict[str, tuple[str, Callable[[Results], pd.DataFrame]]] = {
 }
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Write or check the tables; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 1 if a table is not up to date")
-    check = parser.parse_args(arguments).check
-    folder = root / RECORDS / "training"
-    folder.mkdir(parents=True, exist_ok=True)
-    status = 0
-    for name, (records, make) in TABLES.items():
-        text = markdown(make(load_results(root / RECORDS / records)))
-        path = folder / f"{name}.md"
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        print(f"{path.relative_to(root)}: {'not what the records give' if check else 'written'}")
-        if check:
-            status = 1
-        else:
-            path.write_text(text, encoding="utf-8")
-    return status
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def files(root: Path) -> dict[Path, str]:
+    """``training/kl.md`` and ``training/spread.md``."""
+    return {
+        RECORDS / "training" / f"{name}.md": markdown(make(load_results(root / RECORDS / records)))
+        for name, (records, make) in TABLES.items()
+    }

@@ -1,9 +1,6 @@
-"""Put the tables into README.md and docs/*.md, from the records in results/reference.
+"""The tables in README.md and docs/*.md, from the records in results/reference.
 
-    python scripts/update_readme.py            # rewrite what has changed
-    python scripts/update_readme.py --check    # change nothing; exit 1 if anything would
-
-A block stands between two lines, and the script owns what is in it:
+A block stands between two lines, and what is in it is written here:
 
     <!-- table: default/summary -->
     <!-- end -->
@@ -15,7 +12,6 @@ its files as they are.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable
 from functools import cache
@@ -24,7 +20,6 @@ from pathlib import Path
 from grpo_bench.report import block, display
 from grpo_bench.tables import make_tables
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Path("results/reference")
 START = re.compile(r"^<!-- table: (?P<records>\S+)/(?P<table>\S+) -->$", re.MULTILINE)
 END = "<!-- end -->"
@@ -51,8 +46,8 @@ def blocks(root: Path) -> Blocks:
     return made
 
 
-def updated(text: str, name: str, made: Blocks) -> tuple[str, list[str]]:
-    """A page with its blocks made anew, and ``<name>:<line>: <marker>`` of those that differ.
+def updated(text: str, name: str, made: Blocks) -> str:
+    """The page called ``name`` with its blocks made anew.
 
     Raises:
         ValueError: a block has no end before the next, or its table cannot be made.
@@ -60,21 +55,18 @@ def updated(text: str, name: str, made: Blocks) -> tuple[str, list[str]]:
     starts = list(START.finditer(text))
     bounds = [match.start() for match in starts] + [len(text)]
     parts = [text[: bounds[0]]]
-    differing: list[str] = []
     for match, stop in zip(starts, bounds[1:], strict=True):
         line = text.count("\n", 0, match.start()) + 1
         place = f"{name}:{line}: {match[0]}"
-        old, end, rest = text[match.end() : stop].partition(END)
+        _, end, rest = text[match.end() : stop].partition(END)
         if not end:
             raise ValueError(f"{place}: no {END} before the next table or the end of the file")
         try:
             new = f"\n{made(match['records'], match['table'])}"
         except (FileNotFoundError, ValueError) as error:
             raise ValueError(f"{place}: {error}") from None
-        if new != old:
-            differing.append(place)
         parts += [match[0], new, END, rest]
-    return "".join(parts), differing
+    return "".join(parts)
 
 
 def pages(root: Path) -> list[Path]:
@@ -82,29 +74,16 @@ def pages(root: Path) -> list[Path]:
     return [p for p in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if p.exists()]
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Update or check all pages; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 1 if a block is not up to date")
-    check = parser.parse_args(arguments).check
+def files(root: Path) -> dict[Path, str]:
+    """All pages with their blocks made anew.
+
+    Raises:
+        ValueError: a block has no end before the next, or its table cannot be made.
+    """
     made = blocks(root)
-    status = 0
-    for page in pages(root):
-        text = page.read_text(encoding="utf-8")
-        try:
-            new, differing = updated(text, page.relative_to(root).as_posix(), made)
-        except ValueError as error:
-            print(error)
-            status = 1
-            continue
-        for place in differing:
-            print(f"{place}: {'not what the records give' if check else 'updated'}")
-        if differing and check:
-            status = 1
-        elif differing:
-            page.write_text(new, encoding="utf-8")
-    return status
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return {
+        page.relative_to(root): updated(
+            page.read_text(encoding="utf-8"), page.relative_to(root).as_posix(), made
+        )
+        for page in pages(root)
+    }

@@ -1,0 +1,69 @@
+"""What is committed: every table, figure and page that is made from results/reference.
+
+``python -m grpo_bench.tables`` makes all of it anew in a checkout, and with ``--check`` says what
+would change. A step gives files by their path in the checkout; it may read what the steps before it
+have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from grpo_bench.committed import claims, language, pages, records, speed, training
+from grpo_bench.records.files import replace
+
+RESULTS = Path("results/reference")
+Step = Callable[[Path], dict[Path, str]]
+STEPS: tuple[Step, ...] = (
+    records.files,
+    speed.files,
+    language.files,
+    training.files,
+    claims.files,
+    pages.files,
+)
+
+
+def is_checkout(root: Path) -> bool:
+    """Whether a folder holds what the steps need."""
+    return (root / RESULTS).is_dir() and (root / claims.CLAIMS).is_file()
+
+
+def make_all(root: Path) -> Iterator[Path]:
+    """Write what has changed; the path of each file that was written.
+
+    Raises:
+        ValueError: a source is not as it should be.
+    """
+    for step in STEPS:
+        for path, text in step(root).items():
+            if _read(root / path) != text:
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                replace(root / path, text.encode())
+                yield path
+
+
+def check_all(root: Path) -> Iterator[str]:
+    """``path:line`` of each file that is not what its sources give, at the first such line.
+
+    Raises:
+        ValueError: a source is not as it should be.
+    """
+    for step in STEPS:
+        for path, text in step(root).items():
+            old = _read(root / path)
+            if old != text:
+                yield f"{path}:{first_difference(old, text)}"
+
+
+def first_difference(old: str, new: str) -> int:
+    """The first line, counted from 1, in which two texts differ."""
+    lines = zip_longest(old.splitlines(), new.splitlines())
+    return next((i for i, (a, b) in enumerate(lines, 1) if a != b), 1)
+
+
+def _read(path: Path) -> str:
+    """The text of a file, line ends and all; empty if there is none."""
+    return path.read_bytes().decode(errors="replace") if path.exists() else ""

@@ -1,0 +1,21 @@
+"""The tables of each folder of records in results/reference, in its folder ``tables``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grpo_bench.records.load import has_records, load_ends
+from grpo_bench.report import build_tables
+from grpo_bench.report.writers import written
+
+RESULTS = Path("results/reference")
+
+
+def files(root: Path) -> dict[Path, str]:
+    """The tables as Markdown, CSV and LaTeX."""
+    return {
+        RESULTS / folder.name / "tables" / name: text
+        for folder in sorted((root / RESULTS).iterdir())
+        if has_records(folder)
+        for name, text in written(build_tables(load_ends(folder))).items()
+    }

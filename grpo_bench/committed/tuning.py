@@ -1,0 +1,26 @@
+"""Which trials of the tuning won: conf/tuned and a table, from the records of all trials."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import open_dict
+
+from grpo_bench import tune
+from grpo_bench.config import CONF
+from grpo_bench.records.load import load_ends
+
+RECORDS = Path("results/reference/tuning")
+
+
+def files(root: Path) -> dict[Path, str]:
+    """``trials.csv``, ``trials.md`` and conf/tuned."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        settings = compose("tune")
+        with open_dict(settings):
+            settings.results = RECORDS.as_posix()
+        trials = tune.all_trials(settings)
+    tune.all_scores(trials, settings, partial(tune.recorded, records=load_ends(root / RECORDS)))
+    return tune.files(trials, settings)

@@ -1,0 +1,75 @@
+"""Everything that is committed is what its sources give, and a changed digit is seen."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grpo_bench.committed import check_all, first_difference, is_checkout, make_all
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("README.md", "docs", "results", "conf")
+# A table of each kind, and a digit of it.
+CHANGES = {
+    "results/reference/comparison/tables/summary.md": "grpo",
+    "results/reference/comparison/tables/accuracy.csv": "grpo",
+    "results/reference/tuning/tables/trials.csv": "grpo",
+    "results/reference/speed.md": "met",
+    "results/reference/lm/curves.md": "0.18",
+    "results/reference/training/kl.md": "tutorial",
+    "results/reference/claims.csv": "passes",
+    "README.md": "<sub>",
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is committed, which nobody minds being changed."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in PARTS:
+        part = ROOT / name
+        if part.is_dir():
+            shutil.copytree(part, root / name)
+        else:
+            shutil.copy(part, root / name)
+    return root
+
+
+def test_all_of_it_is_what_its_sources_give() -> None:
+    assert list(check_all(ROOT)) == []
+
+
+def test_changed_digits_are_seen_and_mended(copy: Path) -> None:
+    """A word of each table is misspelt where it first stands."""
+    whole = {name: (copy / name).read_text(encoding="utf-8") for name in CHANGES}
+    lines = {}
+    for name, word in CHANGES.items():
+        assert word in whole[name], name
+        lines[name] = whole[name][: whole[name].index(word)].count("\n") + 1
+        (copy / name).write_text(whole[name].replace(word, f"{word}1", 1), encoding="utf-8")
+    found = dict(place.rsplit(":", 1) for place in check_all(copy))
+    assert {name: int(found[name]) for name in CHANGES} == lines
+    assert {str(path) for path in make_all(copy)} >= set(CHANGES)
+    assert {name: (copy / name).read_text(encoding="utf-8") for name in CHANGES} == whole
+    assert list(check_all(copy)) == []
+
+
+def test_a_file_that_is_gone_is_seen(copy: Path) -> None:
+    path = copy / "results" / "reference" / "claims.md"
+    text = path.read_bytes()
+    path.unlink()
+    assert list(check_all(copy)) == ["results/reference/claims.md:1"]
+    path.write_bytes(text)
+
+
+def test_the_first_line_that_differs() -> None:
+    assert first_difference("a\nb\nc\n", "a\nB\nc\n") == 2
+    assert first_difference("a\n", "a\nb\n") == 2
+    assert first_difference("", "a\n") == 1
+    assert first_difference("a\r\n", "a\n") == 1  # the end of a line alone
+
+
+def test_elsewhere_nothing_is_committed(tmp_path: Path) -> None:
+    assert is_checkout(ROOT) and not is_checkout(tmp_path)
