@@ -46,6 +46,10 @@ READING = (
     "Success on the tuning split at the end of each trial: on the first seed for all, on the mean "
     "of {n} seeds for those that got them. Trial 0 is the algorithm as its file says."
 )
+WINNERS = (
+    "Success on the tuning split, mean of {n} seeds; the best of {trials} trials of each. That it is "
+    "the best makes it look better than it is: other seeds and problems are reported."
+)
 
 Settings = dict[str, float]
 Score = Callable[[list[Config]], list[float]]
@@ -255,6 +259,25 @@ def page(trials: pd.DataFrame, n_seeds: int) -> str:
     return f"**Tuning: all trials**\n\n{grid(shown, LEFT)}\n\n{reading}\n"
 
 
+def winners(trials: Sequence[Sequence[Trial]], n_seeds: int) -> str:
+    """What was chosen, beside the algorithm as its file says, in Markdown."""
+    rows = []
+    for some in trials:
+        chosen, first = best(some), some[0]
+        settings = ", ".join(f"{k} {v:g}" for k, v in chosen.settings.items())
+        rows.append(
+            {
+                "env": chosen.env,
+                "algo": chosen.algo,
+                "settings": settings or "as its file says",
+                "as its file says": share(first.score),
+                "tuned": share(chosen.score),
+            }
+        )
+    reading = WINNERS.format(trials=len(trials[0]), n=n_seeds)
+    return f"**Tuning: what was chosen**\n\n{grid(pd.DataFrame(rows), LEFT)}\n\n{reading}\n"
+
+
 def files(trials: Sequence[Sequence[Trial]], settings: DictConfig) -> dict[Path, str]:
     """What was found: ``trials.csv`` and ``trials.md``, and the best of each algorithm."""
     tables = Path(settings.results) / "tables"
@@ -262,6 +285,7 @@ def files(trials: Sequence[Sequence[Trial]], settings: DictConfig) -> dict[Path,
     texts = {
         tables / "trials.csv": csv(found),
         tables / "trials.md": page(found, len(settings.seeds)),
+        tables / "chosen.md": winners(trials, len(settings.seeds)),
     }
     for some in trials:
         path = Path(settings.out) / some[0].env / f"{some[0].algo}.yaml"
