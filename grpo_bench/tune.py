@@ -47,8 +47,8 @@ READING = (
     "of {n} seeds for those that got them. Trial 0 is the algorithm as its file says."
 )
 WINNERS = (
-    "Success on the tuning split, mean of {n} seeds; the best of {trials} trials of each. That it is "
-    "the best makes it look better than it is: other seeds and problems are reported."
+    "Success on the tuning split, mean of {n} seeds; the best of {trials} trials of each. That it "
+    "is the best makes it look better than it is: other seeds and problems are reported."
 )
 
 Settings = dict[str, float]
