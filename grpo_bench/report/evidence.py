@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from grpo_bench.report.numbers import significant
-from grpo_bench.stats import Interval, deviation_ratio_interval, deviation_within
+from grpo_bench.stats import Interval, deviation_ratio_interval
 
 Side = Literal["passes", "fails", "cannot tell"]
 Filter = dict[str, Any]  # columns, and their value or a list of those that will do; * in a text
@@ -30,8 +30,8 @@ class Evidence:
     rows: which rows count; {}: all.
     over: the rows that those are divided by: of equal values in the columns ``same``. In a label
         their columns are ``over_<column>``.
-    spread: compare the standard deviations over the seeds (from the intervals of ``value``)
-        instead of the values.
+    spread: compare the standard deviations over the seeds, the column ``<value>_sd``, instead of
+        the values.
     beside: a column to show with the value.
     """
 
@@ -91,7 +91,8 @@ def rows_of(evidence: Evidence, table: pd.DataFrame | None) -> list[Row]:
         divisors = _chosen(evidence, table, evidence.over).add_prefix("over_")
         keys = [f"over_{name}" for name in evidence.same]
         counted = counted.merge(divisors, left_on=[*evidence.same], right_on=keys)
-    _need(evidence, table, [evidence.value, *(["ok"] if evidence.spread else [])])
+    deviations = [f"{evidence.value}_sd", "ok"] if evidence.spread else []
+    _need(evidence, table, [evidence.value, *deviations])
     found = []
     for row in counted.to_dict("records"):
         interval = _interval(evidence, row)
@@ -174,9 +175,8 @@ def _interval(evidence: Evidence, row: dict[Any, Any]) -> Interval:
         return mine
     its = _read(row, f"over_{evidence.value}")
     if evidence.spread:
-        n, m = int(row["ok"]), int(row["over_ok"])
-        deviations = deviation_within(mine, n), deviation_within(its, m)
-        return deviation_ratio_interval(deviations[0], n, deviations[1], m)
+        own, other = (float(row[f"{over}{evidence.value}_sd"]) for over in ("", "over_"))
+        return deviation_ratio_interval(own, int(row["ok"]), other, int(row["over_ok"]))
     if f"{evidence.value}_low" in row:
         raise ValueError(
             f"evidence {evidence.what!r}: {evidence.value} has intervals, which do not say how it "

@@ -2,8 +2,9 @@
 others measure side by side.
 
 Where a column ``x`` has an interval, ``x_low`` and ``x_high`` stand beside it: the mean over seeds
-with its 95 % Student's t interval. Differences and ratios are paired by seed with the reference.
-A transition of a language model is a token, and stands in columns of its own.
+with the 95 % interval of ``stats.mean_interval``; ``x_sd`` is the standard deviation over them.
+Differences and ratios are paired by seed with the reference. A transition of a language model is a
+token, and stands in columns of its own.
 A table's ``attrs`` hold ``caption``, ``header``, ``reading``, ``footnotes`` (a list),
 ``reference``, the name of the algorithm compared with as texts have it, and ``unit``, of the bytes
 of components.
@@ -30,7 +31,9 @@ from grpo_bench.report.comparison import (
 from grpo_bench.report.origin import footnotes, header
 from grpo_bench.report.words import captions, in_text, readings
 from grpo_bench.stats import (
+    NOTHING,
     Interval,
+    deviation,
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
@@ -101,6 +104,7 @@ def _accuracy(group: Group, reference: Group | None) -> Row:
         _experience(group): _mean(group, "transitions"),
         **_spread("validation_success", group.column("eval/validation/success")),
         **_spread("test_success", group.column(TEST_SUCCESS)),
+        "test_success_sd": deviation(group.column(TEST_SUCCESS)),
         **_spread("sampled_success", group.column("eval/test_sampled/success")),
         **_spread("test_reward", group.column("eval/test/reward")),
         **_spread("normalised", _normalised(group)),
@@ -127,7 +131,7 @@ def _compared(group: Group, reference: Group | None) -> Row:
         return _columns("difference", NOTHING) | {"verdict": word}
     mine, its = pairs(group, reference, TEST_SUCCESS, same_machine=False)
     interval = paired_difference_interval(mine, its)
-    seeds = seeds_to_tell(group.column(TEST_SUCCESS), reference.column(TEST_SUCCESS))
+    seeds = seeds_to_tell(mine, its)
     return _columns("difference", interval) | {
         "verdict": verdict(group.algo, reference.algo, interval, len(mine), seeds)
     }
@@ -196,8 +200,6 @@ def _unit(groups: list[Group]) -> str:
 
 
 # -- cells ----------------------------------------------------------------------------------------
-
-NOTHING = Interval(math.nan, math.nan, math.nan)
 
 
 def _names(group: Group) -> Row:

@@ -1,23 +1,63 @@
-"""Pure functions on arrays: estimates with honest intervals."""
+"""Pure functions on arrays: estimates with honest intervals, tests, and the seeds they need."""
 
+from grpo_bench.stats.comparison import (
+    McNemar,
+    Nested,
+    mcnemar,
+    nested_permutation,
+    probability_of_improvement,
+)
 from grpo_bench.stats.intervals import (
+    BOOTSTRAP_FROM,
+    NOTHING,
     Interval,
+    deviation,
     deviation_ratio_interval,
-    deviation_within,
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
-    seeds_to_tell,
     wilson,
+)
+from grpo_bench.stats.planning import seeds_for_p, seeds_to_tell, smallest_p
+from grpo_bench.stats.reach import Reach, kaplan_meier, time_to_reach
+from grpo_bench.stats.scores import (
+    AGGREGATE_FROM,
+    Profile,
+    aggregate_interval,
+    iqm,
+    optimality_gap,
+    performance_profile,
+    task_mean,
+    task_median,
 )
 
 __all__ = [
+    "AGGREGATE_FROM",
+    "BOOTSTRAP_FROM",
+    "NOTHING",
     "Interval",
+    "McNemar",
+    "Nested",
+    "Profile",
+    "Reach",
+    "aggregate_interval",
+    "deviation",
     "deviation_ratio_interval",
-    "deviation_within",
+    "iqm",
+    "kaplan_meier",
+    "mcnemar",
     "mean_interval",
+    "nested_permutation",
+    "optimality_gap",
     "paired_difference_interval",
     "paired_ratio_interval",
+    "performance_profile",
+    "probability_of_improvement",
+    "seeds_for_p",
     "seeds_to_tell",
+    "smallest_p",
+    "task_mean",
+    "task_median",
+    "time_to_reach",
     "wilson",
 ]

@@ -29,6 +29,7 @@ SPEEDS = pd.DataFrame(
         "success": [0.5, 0.5, 0.5, 0.5, 0.5],
         "success_low": [0.4, 0.4, 0.4, 0.4, 0.3],
         "success_high": [0.6, 0.6, 0.6, 0.6, 0.7],
+        "success_sd": [0.1, 0.1, 0.1, 0.1, 0.2],
     }
 )
 BYTES = pd.DataFrame(
@@ -165,7 +166,7 @@ def test_yes_and_no_are_one_and_zero():
 def test_spread_over_the_seeds_by_hand():
     block = speed("a", value="success", over={"algo": "ppo"}, same=["env"], spread=True)
     (row,) = rows_of(Evidence(**block), SPEEDS)
-    # half widths 0.1 and 0.2 of three seeds each; F(2, 2) at 97.5 % is 39
+    # 0.1 over 0.2, of three seeds each; F(2, 2) at 97.5 % is 39
     assert row.interval == pytest.approx((0.5, 0.5 / math.sqrt(39), 0.5 * math.sqrt(39)))
 
 
@@ -194,7 +195,7 @@ def test_rows_without_a_number_are_not_there():
         ({"same": ["length"]}, "no column 'length' in bytes.csv"),
         ({"label": "{size}"}, r"label='\{size\}' names 'size', expected columns of bytes.csv"),
         ({"beside": "bound"}, "no column 'bound' in bytes.csv"),
-        ({"spread": True}, "no column 'ok' in bytes.csv"),
+        ({"spread": True}, "no column 'bytes_sd' in bytes.csv"),
     ],
 )
 def test_a_column_that_is_missing_is_named(changed, message):

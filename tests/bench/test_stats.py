@@ -1,4 +1,4 @@
-"""Intervals against hand-worked values, scipy's own, and simulated coverage."""
+"""Intervals of one task against hand-worked values and scipy's own."""
 
 import math
 
@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from grpo_bench.stats import (
+    BOOTSTRAP_FROM,
+    deviation,
     deviation_ratio_interval,
-    deviation_within,
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
-    seeds_to_tell,
     wilson,
 )
 
@@ -39,21 +39,65 @@ def test_nan_is_passed_on():
 
 
 @given(
-    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20).filter(lambda x: np.std(x) > 1e-3),
+    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=BOOTSTRAP_FROM - 1).filter(
+        lambda x: np.std(x) > 1e-3
+    ),
     st.floats(0.5, 0.99),
 )
-def test_mean_agrees_with_scipy(x, confidence):
+def test_mean_of_few_agrees_with_scipy(x, confidence):
     low, high = stats.ttest_1samp(x, 0).confidence_interval(confidence)
     interval = mean_interval(x, confidence)
     assert interval == pytest.approx((np.mean(x), low, high), rel=1e-6, abs=1e-6)
 
 
-def test_coverage_of_three_seeds_is_the_nominal_one():
-    draws = np.random.default_rng(0).normal(0.7, 0.1, size=(4000, 3))
-    intervals = [mean_interval(x) for x in draws]
-    covered = np.mean([i.low <= 0.7 <= i.high for i in intervals])
-    error = math.sqrt(0.95 * 0.05 / 4000)  # of the simulation
-    assert abs(covered - 0.95) < 4 * error
+TEN = np.array([0.2, 0.35, 0.4, 0.5, 0.55, 0.6, 0.62, 0.7, 0.9, 0.95])
+
+
+def test_bootstrap_of_ten_is_near_the_expanded_percentiles_of_scipy():
+    # Level Phi(-sqrt(10 / 9) 2.262157) = 0.008551 for t(9) at 97.5 % = 2.262157
+    level = stats.norm.cdf(-math.sqrt(10 / 9) * 2.262157)
+    assert level == pytest.approx(0.008551, abs=1e-6)
+    other = stats.bootstrap(
+        (TEN,), np.mean, confidence_level=1 - 2 * level, n_resamples=50_000, method="percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval  # fmt: skip
+    # The quantile of 4,000 resampled means: error sqrt(p (1 - p) / 4000) / density, here 0.0045
+    assert mean_interval(TEN) == pytest.approx((0.577, other.low, other.high), abs=0.01)
+    half = stats.ttest_1samp(TEN, 0).confidence_interval().high - 0.577
+    assert mean_interval(TEN).high - 0.577 == pytest.approx(half, rel=0.06)
+
+
+def test_bootstrap_does_not_depend_on_what_came_before_nor_on_the_order_or_sign():
+    first = mean_interval(TEN)
+    np.random.default_rng(0).normal(size=100)
+    mean_interval(np.arange(30.0))
+    assert mean_interval(TEN) == mean_interval(TEN[::-1]) == first
+    turned = mean_interval(-TEN)
+    assert turned == pytest.approx((-first.estimate, -first.high, -first.low), abs=1e-12)
+    moved = mean_interval(3 * TEN + 1)
+    assert moved == pytest.approx([3 * x + 1 for x in first])
+
+
+def test_bootstrap_of_equal_values_and_of_nan():
+    assert mean_interval([0.1] * 12) == (mean_interval([0.1] * 12).estimate,) * 3
+    assert mean_interval([0.1] * 12).estimate == pytest.approx(0.1)
+    assert all(math.isnan(x) for x in mean_interval([math.nan, *TEN]))
+    assert all(math.isnan(x) for x in paired_difference_interval([math.nan, *TEN], [0, *TEN]))
+
+
+def test_bootstrap_stays_within_the_data():
+    shares = [1.0] * 9 + [0.2]
+    interval = mean_interval(shares)
+    assert 0.2 < interval.low < interval.estimate == pytest.approx(0.92)
+    assert interval.high <= 1 < stats.ttest_1samp(shares, 0).confidence_interval().high
+
+
+def test_paired_ratios_of_many_are_geometric_and_turn_round():
+    a, b = np.exp(TEN), np.ones(10)
+    logs = mean_interval(TEN)
+    assert paired_ratio_interval(a, b) == pytest.approx(np.exp(logs))
+    turned = paired_ratio_interval(b, a)
+    assert turned == pytest.approx(np.exp([-logs.estimate, -logs.high, -logs.low]))
 
 
 def test_paired_difference_takes_the_common_part_out():
@@ -82,24 +126,6 @@ def test_wilson_by_hand():
     assert math.isnan(wilson(0, 0).estimate)
 
 
-def test_seeds_to_tell_gives_the_power_it_promises():
-    # Cohen's textbook case: an effect of half a standard deviation takes 64 a side.
-    x = np.array([-1.0, 1.0]) / math.sqrt(2)  # s = 1
-    assert seeds_to_tell(x + 0.5, x) == 64
-    draws = np.random.default_rng(1).normal(size=(2, 4000, 64))
-    draws[0] += 0.5
-    found = np.mean(stats.ttest_ind(*draws, axis=1).pvalue < 0.05)
-    assert abs(found - 0.80) < 4 * math.sqrt(0.8 * 0.2 / 4000) + 0.003  # 64 gives 0.8015
-
-
-def test_seeds_to_tell_at_its_edges():
-    assert seeds_to_tell([1, 2], [2, 1]) == math.inf
-    assert seeds_to_tell([1, 1], [2, 2]) == 2
-    assert seeds_to_tell([1.0, 1.0001], [2.0, 2.0001]) == 2
-    assert math.isnan(seeds_to_tell([1], [2, 3]))
-    assert 1e8 < seeds_to_tell([0.0, 1.0], [0.0001, 1.0001]) < 2e9  # no loop of that length
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -108,7 +134,6 @@ def test_seeds_to_tell_at_its_edges():
         (lambda: paired_difference_interval([1, 2], [1]), "2 and 1 values"),
         (lambda: paired_ratio_interval([1, 0.0], [1, 2]), "a ratio of 0.0"),
         (lambda: wilson(5, 4), "successes=5"),
-        (lambda: seeds_to_tell([1, 2], [3, 4], power=1), "power=1"),
     ],
 )
 def test_bad_input_is_named(call, words):
@@ -116,11 +141,10 @@ def test_bad_input_is_named(call, words):
         call()
 
 
-def test_a_deviation_comes_back_from_its_interval():
-    for x in ([1.0, 2.0, 4.0], [0.5, 0.75], [3.0, 3.0, 3.0]):
-        found = deviation_within(mean_interval(x), len(x))
-        assert found == pytest.approx(np.std(x, ddof=1))
-    assert math.isnan(deviation_within(mean_interval([1.0]), 1))
+def test_deviation_by_hand():
+    assert deviation([1, 2, 4]) == pytest.approx(math.sqrt(7 / 3))  # (16 + 1 + 25) / 9 / 2
+    assert deviation([3.0, 3.0, 3.0]) == 0
+    assert math.isnan(deviation([1.0])) and math.isnan(deviation([]))
 
 
 def test_ratio_of_deviations_by_hand():
@@ -133,11 +157,3 @@ def test_ratio_of_deviations_by_hand():
     assert turned == pytest.approx((1 / 3, 1 / interval.high, 1 / interval.low))
     assert all(math.isnan(x) for x in deviation_ratio_interval(1, 3, 0, 3))
     assert all(math.isnan(x) for x in deviation_ratio_interval(math.nan, 1, 1, 3))
-
-
-def test_coverage_of_the_ratio_of_deviations():
-    draws = np.random.default_rng(0).normal(size=(4000, 2, 4))
-    deviations = draws.std(axis=2, ddof=1)
-    intervals = [deviation_ratio_interval(a, 4, b, 4) for a, b in deviations]
-    covered = np.mean([i.low <= 1 <= i.high for i in intervals])
-    assert abs(covered - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 4000)

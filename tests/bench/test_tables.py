@@ -31,7 +31,7 @@ def test_summary_by_hand(tables):
         "ok": "2/3",
         "success": "0.85\n[0.21, 1.00]",
         "PPO success": "0.60\n[0.35, 0.85]",
-        "verdict": "cannot tell\n(needs 4)",
+        "verdict": "cannot tell\n(needs 5)",
         "speed ×": "4.00\n[0.000599, 26,700]",
         "peak mem ×": "0.50",
         "static mem ×": "0.500",
@@ -55,7 +55,7 @@ def test_accuracy_by_hand(tables):
     # ppo 0.5, 0.6, 0.7: s = 0.1, half width 4.302653 * 0.1 / sqrt(3) = 0.248
     # differences 0.4, 0.2 over seeds 1, 2: half width 12.7062 * 0.1 = 1.271
     # normalised: (1.5 x - 0.5 + 0.125) / 1.125, so 0.85 -> 0.8; slope 4/3: 0.635 -> 0.847
-    # pooled s = sqrt((0.005 + 0.02) / 3) = 0.0913, effect 0.25 / 0.0913 = 2.74: 4 a side
+    # their s = 0.141421, effect 0.3 / 0.141421 = 2.12: a power of 0.798 with 4 pairs, 0.936 with 5
     assert cells(tables, "accuracy", "vlm", "grpo") == {
         "env": "vlm",
         "budget": "smoke",
@@ -69,12 +69,13 @@ def test_accuracy_by_hand(tables):
         "test reward": "0.775\n[-0.178, 1.728]",
         "normalised": "0.800\n[-0.047, 1.647]",
         "difference to PPO": "+0.300\n[-0.971, +1.571]",
-        "verdict": "cannot tell\n(needs 4)",
+        "verdict": "cannot tell\n(needs 5)",
     }
     ppo = cells(tables, "accuracy", "vlm", "ppo")
     assert ppo["ok"] == "3/3"
     assert ppo["test success"] == "0.600\n[0.352, 0.848]"
     assert tables["accuracy"]["test_success_high"][1] == pytest.approx(1.485, abs=1e-3)  # not cut
+    assert list(tables["accuracy"]["test_success_sd"][1:]) == pytest.approx([0.0707107, 0.1])
     assert (ppo["difference to PPO"], ppo["verdict"]) == ("–", "reference")
     alone = cells(tables, "accuracy", "format", "grpo")
     assert alone["well formed"] == "0.750"  # of the last evaluation: 1 and 0.5

@@ -57,7 +57,7 @@ def test_markdown_of_the_summary_by_hand(tables):
         "|                  |          |            |\n"
         "|vlm   |smoke |grpo|2/3|        0.85|        0.60|cannot tell"
         "|              4.00|      0.50|       0.500|\n"
-        "|      |      |    |   |[0.21, 1.00]|[0.35, 0.85]|(needs 4)  "
+        "|      |      |    |   |[0.21, 1.00]|[0.35, 0.85]|(needs 5)  "
         "|[0.000599, 26,700]|          |            |"
     )
 
@@ -84,7 +84,7 @@ def test_bars_in_a_label_do_not_make_columns(tmp_path):
 def test_latex_is_escaped(tables):
     text = latex(display("accuracy", tables["accuracy"]), "accuracy")
     assert r"Processor\_X 3 \& 4" in text
-    assert r"95 \% Student" in text
+    assert r"95 \% interval over the seeds that ended ok: Student's t below 10 seeds" in text
     assert r"vlm & smoke & grpo & 2/3 & 2.05 & 0.250 & 0.900 & 0.850" in text
     assert r" &  &  &  &  &  & [0.265, 1.000] & [0.215, 1.000]" in text
     assert r"\label{tab:accuracy}" in text
@@ -154,7 +154,7 @@ def test_printed_for_people(tables, capsys, monkeypatch, width):
     assert max(map(len, lines)) <= width
     assert "Summary: what GRPO trades against PPO; budget smoke" in lines
     assert sum("[0.215, 1.000]" in line for line in lines) == 1  # whole, on one line
-    assert sum("(needs 4)" in line for line in lines) == 2
+    assert sum("(needs 5)" in line for line in lines) == 2
     left_out = sum(line.startswith("Too wide for this screen") for line in lines)
     assert left_out == {80: 4, 100: 1, 200: 0}[width]
     assert sum("Processor_X" in line for line in lines) == 1

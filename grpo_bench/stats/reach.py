@@ -1,0 +1,105 @@
+"""What an algorithm needs to reach a score, where some runs never get there.
+
+Such a run is censored: it needs more than it was given, nobody knows how much. It counts all the
+same; leaving it out would make an algorithm that fails half the time look quick.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from grpo_bench.stats.checks import Values, check_share, one_per_seed
+from grpo_bench.stats.intervals import NOTHING, Interval, mean_interval
+
+
+class Reach(NamedTuple):
+    """n: runs. reached: those of them that got there.
+    median: what half of the runs need; inf where fewer get there, as a bound where it may be so.
+    restricted_mean: mean of what was needed, or of ``horizon`` where that was less.
+    """
+
+    n: int
+    reached: int
+    median: Interval
+    restricted_mean: Interval
+    horizon: float
+
+
+def time_to_reach(
+    needed: ArrayLike,
+    reached: ArrayLike,
+    horizon: float | None = None,
+    confidence: float = 0.95,
+) -> Reach:
+    """What runs need to reach a score, in any unit of a budget.
+
+    The median is that of the Kaplan-Meier estimate. Its bounds are order statistics, with the
+    binomial distribution: no assumption, and at least the confidence (0.979 of 10 runs for 0.95);
+    a censored run counts for the lower bound as if it had got there at its end, for the upper one
+    as if it never would. There are none below 6 runs (for 0.95), where even the smallest and the
+    largest are too close.
+
+    Args:
+        needed: (n,), where each run got there, or where it ended if it did not.
+        reached: (n,) whether it got there.
+        horizon: up to where needs are counted in the restricted mean, to compare algorithms up to
+            the same; None: the end of the censored run that ended first, or the largest need.
+
+    Raises:
+        ValueError: shapes differ, a need is negative or NaN, or a run ended before the horizon.
+    """
+    times, there = _runs(needed, reached)
+    check_share(confidence, "confidence")
+    n = len(times)
+    if n == 0:
+        return Reach(0, 0, NOTHING, NOTHING, math.nan if horizon is None else horizon)
+    first_end = float(times[~there].min(initial=math.inf))
+    if horizon is None:
+        horizon = min(first_end, float(times.max()))
+    if horizon > first_end:
+        raise ValueError(f"horizon={horizon:g}: expected at most {first_end:g}, where a run ended")
+    restricted = mean_interval(np.minimum(times, horizon), confidence)
+    return Reach(n, int(there.sum()), _median(times, there, confidence), restricted, horizon)
+
+
+def kaplan_meier(needed: ArrayLike, reached: ArrayLike) -> tuple[Values, Values]:
+    """Where the share of runs that got there rises, and that share from there on, (k,) each.
+
+    1 - prod (1 - d_i / r_i) over the points up to there, of r_i runs not yet there or ended d_i get
+    there (Kaplan, Meier, JASA 53, 1958). A run that ends where another gets there was still at it.
+    """
+    times, there = _runs(needed, reached)
+    points, arrivals = np.unique(times[there], return_counts=True)
+    at_risk = len(times) - np.searchsorted(np.sort(times), points, side="left")
+    still_away = np.cumprod(1 - arrivals / at_risk, dtype=np.float64)
+    return points, 1 - still_away
+
+
+def _median(times: Values, there: NDArray[np.bool_], confidence: float) -> Interval:
+    points, shares = kaplan_meier(times, there)
+    half = points[shares >= 0.5 - 1e-12]  # but for rounding
+    estimate = float(half[0]) if len(half) else math.inf
+    n = len(times)
+    # The median lies below the r-th smallest of n with the probability of r - 1 heads or fewer.
+    rank = 0
+    while special.bdtr(rank, n, 0.5) <= (1 - confidence) / 2:
+        rank += 1
+    if rank == 0:
+        return Interval(estimate, math.nan, math.nan)
+    latest = np.sort(np.where(there, times, math.inf))
+    return Interval(estimate, float(np.sort(times)[rank - 1]), float(latest[n - rank]))
+
+
+def _runs(needed: ArrayLike, reached: ArrayLike) -> tuple[Values, NDArray[np.bool_]]:
+    times, there = one_per_seed(needed, "needed"), np.asarray(reached, dtype=np.bool_)
+    if there.shape != times.shape:
+        raise ValueError(f"{len(times)} needs, reached of shape {there.shape}: expected one a run")
+    wrong = times[~(times >= 0)]
+    if len(wrong):
+        raise ValueError(f"a need of {wrong[0]}: expected where a run got there, or where it ended")
+    return times, there
