@@ -7,7 +7,7 @@ which of two algorithms is called a: those of -x are minus those of x.
 
 A percentile bootstrap of n values is too narrow. It takes the values for the population, whose
 variance they show too small by (n - 1) / n, and it reads normal quantiles where Student's t belong:
-of 10 seeds it covers 88 %, not 95 %. The bounds are therefore read further out, at the levels
+of 10 seeds it covers 90 %, not 95 %. The bounds are therefore read further out, at the levels
 Phi(-sqrt(n / (n - 1)) t(n - 1)) and its complement (Hesterberg, What Teachers Should Know about the
 Bootstrap, arXiv 1411.5279, section 5.2). A bootstrap-t covers a little more of skewed data, but has
 no bounds where many seeds are equal, and leaves 0 to 1 with shares; these bounds lie within the
@@ -61,23 +61,3 @@ def bounds(
     above = len(statistics) - 1 - below
     ordered = np.partition(statistics, (below, above), axis=0)
     return ordered[below], ordered[above]
-
-
-def share_bounds(
-    share: NDArray[np.float64],
-    resampled: NDArray[np.float64],
-    runs: int,
-    level: float,
-    confidence: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The bounds of shares (...) by resampled ones (RESAMPLES, ...); of 0 and of 1, where all
-    resamples are equal, the exact ones.
-
-    If the true shares of tasks with n runs each are p_k, all runs succeed with probability
-    prod p_k^n <= p^runs, where p is their mean and runs the number of all (arithmetic and
-    geometric mean). That is at least (1 - confidence) / 2 down to p = its root (Clopper, Pearson,
-    Biometrika 26, 1934).
-    """
-    low, high = bounds(resampled, level)
-    edge = ((1 - confidence) / 2) ** (1 / runs)
-    return np.where(share == 1, edge, low), np.where(share == 0, 1 - edge, high)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -38,6 +38,7 @@ def test_nan_is_passed_on():
     assert all(math.isnan(x) for x in mean_interval([1.0, math.nan, 2.0]))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=BOOTSTRAP_FROM - 1).filter(
         lambda x: np.std(x) > 1e-3
