@@ -31,7 +31,9 @@ def probability_of_improvement(
     together by ``bounds_of_mean``. Where one side wins every pair, all resamples are equal. There
     the bound is exact: the runs make min(n_k, m_k) independent pairs, which all are won with at
     most the probability p^min(n_k, m_k) (Clopper, Pearson, Biometrika 26, 1934). No bounds below
-    ``AGGREGATE_FROM`` runs of either in a task. In a simulation ...
+    ``AGGREGATE_FROM`` runs of either in a task. In a simulation, of three tasks alike or not, they
+    cover 0.98 to 1 up to 10 runs of each and 0.95 to 0.98 at 20; of a single task that one side
+    nearly always wins 0.92 at 20.
 
     Raises:
         ValueError: x and y have different numbers of tasks.

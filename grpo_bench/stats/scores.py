@@ -95,7 +95,8 @@ def performance_profile(
     The bounds are those of each task (``wilson``), put together by ``bounds_of_mean``. The
     stratified bootstrap of the paper has no width where the runs of each task are all on one side,
     as they are in most of a profile of unlike tasks: in a simulation it covers there 0.56 at 6
-    seeds and 0.73 at 10. These bounds cover ...
+    seeds and 0.73 at 10. These bounds cover 0.93 to 0.99 at 6 seeds and 0.96 to 0.99 from 10 on;
+    at 3 seeds 0.84 where nearly all runs are on one side.
     """
     tasks = one_per_task(scores, "scores")
     steps = one_per_seed(thresholds, "thresholds")

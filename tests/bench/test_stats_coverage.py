@@ -1,8 +1,9 @@
 """That each interval covers what it promises, by simulation.
 
 Each case names the share of intervals that hold the truth: 0.95 where that is kept, and where it is
-known not to be the one that was found in 20,000 repetitions, so that a change is seen. A case may
-be off by three standard errors of its own repetitions.
+known not to be the one that was found in 3,000 to 20,000 repetitions, so that a change is seen. A
+case may be off by three standard errors of its own repetitions. Bounds of shares are conservative
+with few runs: they cover at least 0.95.
 """
 
 from __future__ import annotations
@@ -46,9 +47,14 @@ def coverage(interval: Callable[[np.random.Generator], tuple[float, ...]], truth
     return float(np.mean((found[:, 0] <= truth) & (truth <= found[:, 1])))
 
 
+def error(expected: float, n: int) -> float:
+    """Three standard errors of n repetitions."""
+    return 3 * math.sqrt(expected * (1 - expected) / n)
+
+
 def near(expected: float, n: int):
-    """Within three standard errors of n repetitions."""
-    return pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / n))
+    """Within the error of n repetitions."""
+    return pytest.approx(expected, abs=error(expected, n))
 
 
 MEANS = {
@@ -144,19 +150,19 @@ GRID = (np.arange(20_000) + 0.5) / 20_000
 @pytest.mark.parametrize(
     ("name", "seeds", "statistic", "expected"),
     [
-        ("normal", 6, iqm, 0.94),
-        ("normal", 10, iqm, 0.94),
+        ("normal", 6, iqm, 0.935),
+        ("normal", 10, iqm, 0.945),
         ("normal", 20, iqm, 0.95),
-        ("shares", 6, iqm, 0.905),
+        ("shares", 6, iqm, 0.90),
         ("shares", 10, iqm, 0.92),
-        ("shares", 20, iqm, 0.94),
+        ("shares", 20, iqm, 0.945),
         ("normal", 10, task_mean, 0.95),
-        ("shares", 6, task_mean, 0.935),
+        ("shares", 6, task_mean, 0.94),
         ("shares", 10, task_mean, 0.94),
     ],
 )
 def test_aggregate_of_three_tasks(name, seeds, statistic, expected):
-    tasks, n = TASKS[name], 500
+    tasks, n = TASKS[name], 300
     truth = statistic([task.ppf(GRID) for task in tasks])
 
     def interval(rng):
@@ -165,46 +171,29 @@ def test_aggregate_of_three_tasks(name, seeds, statistic, expected):
     assert coverage(interval, truth, n) == near(expected, n)
 
 
-@pytest.mark.parametrize(
-    ("shift", "tasks", "seeds", "expected"),
-    [
-        (0.0, 1, 6, 0.99),
-        (0.0, 1, 10, 0.975),
-        (1.0, 3, 6, 0.965),
-        (1.0, 3, 10, 0.965),
-        (1.0, 3, 20, 0.955),
-        (2.5, 3, 10, 0.95),
-        (2.5, 3, 20, 0.935),
-    ],
-)
-def test_probability_of_improvement(shift, tasks, seeds, expected):
-    n = 700
-    truth = stats.norm.cdf(shift / math.sqrt(2))
+@pytest.mark.parametrize("seeds", [6, 10, 20])
+@pytest.mark.parametrize("shifts", [(0.0,), (1.0, 1.0, 1.0), (2.5, 0.0, -2.5), (4.0, 1.0, -4.0)])
+def test_probability_of_improvement(shifts, seeds):
+    n = 300
+    truth = np.mean([stats.norm.cdf(shift / math.sqrt(2)) for shift in shifts])
 
     def interval(rng):
-        x, y = rng.normal(size=(2, tasks, seeds))
-        return probability_of_improvement(list(x + shift), list(y))
+        x, y = rng.normal(size=(2, len(shifts), seeds))
+        return probability_of_improvement(list(x + np.array(shifts)[:, None]), list(y))
 
-    assert coverage(interval, truth, n) == near(expected, n)
+    assert coverage(interval, truth, n) > 0.95 - error(0.95, n)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "expected"),
-    [
-        (6, [0.99, 0.96, 0.92, 0.93, 0.89]),
-        (10, [0.99, 0.91, 0.92, 0.96, 0.92]),
-        (20, [0.94, 0.94, 0.94, 0.94, 0.94]),
-    ],
-)
-def test_profile_at_each_threshold(seeds, expected):
-    tasks, n, thresholds = TASKS["shares"], 1500, np.array([0.2, 0.5, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize(("seeds", "least"), [(3, 0.84), (6, 0.93), (10, 0.95), (20, 0.95)])
+def test_profile_at_each_threshold(seeds, least):
+    tasks, n, thresholds = TASKS["shares"], 800, np.array([0.2, 0.5, 0.8, 0.9, 0.95])
     truth = np.mean([task.sf(thresholds) for task in tasks], axis=0)
     rng, held = np.random.default_rng(0), np.zeros(len(thresholds))
     for _ in range(n):
         scores = [task.ppf(rng.random(seeds)) for task in tasks]
         _, low, high = performance_profile(scores, thresholds)
         held += (low <= truth) & (truth <= high)
-    assert list(held / n) == [near(share, n) for share in expected]
+    assert min(held / n) > least - error(least, n)
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [(6, 0.969), (10, 0.979), (20, 0.959)])
