@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grpo_bench.meter.provenance import Provenance
@@ -26,6 +27,8 @@ from grpo_bench.records.schema import (
 
 KEYS = ["run", "env", "algo", "budget", "seed"]  # the first columns of every frame
 START = "start/"  # prefix of a metric's first value, beside its last
+CURVE = "eval/validation/success"  # the metric that curves are of
+BUDGETS = METRIC_SCHEMA.names[:4]  # what a moment costs: the first columns of metrics.parquet
 T = TypeVar("T")
 _FOLDER = re.compile(r"(?P<budget>.+)-seed(?P<seed>-?\d+)-[0-9a-f]{8}")
 
@@ -58,10 +61,14 @@ class Ends:
     values: one row per run that has metrics, indexed by its ``run``: the last value of each metric
         under its name, the first one under ``START`` and its name, and the last ``transitions``
         and ``gradient_steps``; NaN for a metric that the run does not have.
+    curves: one row per run and evaluation of the validation split, in the order of runs and of
+        transitions: ``run``, the ``BUDGETS`` spent until then, and ``success``, the share of the
+        problems solved. Of two evaluations after the same transitions the later one counts.
     """
 
     runs: pd.DataFrame
     values: pd.DataFrame
+    curves: pd.DataFrame
 
 
 def load_results(folder: Path | str) -> Results:
@@ -87,9 +94,30 @@ def load_ends(folder: Path | str) -> Ends:
         FileNotFoundError: there is no such folder, or no run in it.
     """
     runs, found = _read_all(folder, _ends)
-    names = [row["run"] for row, ends in found if ends]
-    values = [ends for _, ends in found if ends]
-    return Ends(runs, pd.DataFrame(values, index=names, dtype=np.float64))
+    some = [(row["run"], ends) for row, ends in found if ends is not None]
+    values = pd.DataFrame(
+        [ends[0] for _, ends in some], index=[name for name, _ in some], dtype=np.float64
+    )
+    return Ends(runs, values, _curves([(name, ends[1]) for name, ends in some]))
+
+
+def load_problems(folder: Path | str) -> pd.DataFrame:
+    """Columns ``run``, ``problem_id`` and ``success``: the last evaluation on the test split of
+    each run that ended ok, in the order of ``Results`` and of the split's problems.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or no run in it.
+    """
+    _, found = _read_all(folder, _problems)
+    frames = [
+        table.to_pandas().assign(run=row["run"])
+        for row, table in found
+        if table is not None and row["status"] == "ok"
+    ]
+    columns = ["run", "problem_id", "success"]
+    if not frames:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(frames, ignore_index=True)[columns]
 
 
 def _read_all(
@@ -165,27 +193,49 @@ def _tables(path: Path) -> tuple[pa.Table | None, pa.Table | None]:
     return _read(path / "metrics.parquet"), _read(path / "eval.parquet")
 
 
-def _ends(path: Path) -> dict[str, float]:
-    """A row of ``Ends.values``; empty where a run has no metrics."""
-    columns = ["transitions", "gradient_steps", "metric", "value"]
-    table = _read(path / "metrics.parquet", columns, dictionaries=["metric"])
+def _ends(path: Path) -> tuple[dict[str, float], list[np.ndarray]] | None:
+    """A row of ``Ends.values``, and of the rows of ``CURVE`` the ``BUDGETS`` and the values, each
+    (n,); None where a run has no metrics."""
+    names = METRIC_SCHEMA.names
+    table = _read(path / "metrics.parquet", names, dictionaries=["metric"])
     if table is None or not table.num_rows:
-        return {}
-    if set(columns) > set(table.column_names):
-        raise RecordError(
-            f"{path}/metrics.parquet: columns {table.column_names}, expected {columns}"
-        )
+        return None
     metric = table["metric"].combine_chunks()
-    names, codes = metric.dictionary.to_pylist(), metric.indices.to_numpy()
+    metrics, codes = metric.dictionary.to_pylist(), metric.indices.to_numpy()
     value, rows = table["value"].to_numpy(), np.arange(len(codes))
-    first, last = np.empty((2, len(names)), dtype=np.intp)
+    first, last = np.empty((2, len(metrics)), dtype=np.intp)
     last[codes] = rows  # of equal indices the last assignment counts
     first[codes[::-1]] = rows[::-1]
-    return {
-        **{name: table[name][-1].as_py() for name in columns[:2]},
-        **dict(zip(names, value[last].tolist(), strict=True)),
-        **{START + n: x for n, x in zip(names, value[first].tolist(), strict=True)},
+    values = {
+        **{name: table[name][-1].as_py() for name in ("transitions", "gradient_steps")},
+        **dict(zip(metrics, value[last].tolist(), strict=True)),
+        **{START + n: x for n, x in zip(metrics, value[first].tolist(), strict=True)},
     }
+    (chosen,) = (codes == (metrics.index(CURVE) if CURVE in metrics else -1)).nonzero()
+    return values, [table[name].to_numpy()[chosen] for name in (*BUDGETS, "value")]
+
+
+def _curves(found: list[tuple[str, list[np.ndarray]]]) -> pd.DataFrame:
+    """``Ends.curves`` of the columns that ``_ends`` found for each run."""
+    empty = [
+        np.empty(0, METRIC_SCHEMA.field(n).type.to_pandas_dtype()) for n in (*BUDGETS, "value")
+    ]
+    columns = [np.concatenate(parts) for parts in zip(empty, *(c for _, c in found), strict=True)]
+    names = np.array([name for name, _ in found], dtype=object)
+    names = names.repeat([len(c[0]) for _, c in found])
+    curves = pd.DataFrame({"run": names, **dict(zip([*BUDGETS, "success"], columns, strict=True))})
+    return curves.drop_duplicates(["run", "transitions"], keep="last", ignore_index=True)
+
+
+def _problems(path: Path) -> pa.Table | None:
+    """Problems and successes of the last evaluation on test."""
+    columns = ["split", "transitions", "problem_id", "success"]
+    table = _read(path / "eval.parquet", columns)
+    if table is None:
+        return None
+    table = table.filter(pc.equal(table["split"], "test"))
+    last = pc.equal(table["transitions"], pc.max(table["transitions"]))
+    return table.filter(last).select(columns[2:])
 
 
 def _read(
@@ -196,7 +246,10 @@ def _read(
         return None
     try:
         # ParquetFile, for read_table would take a folder called a=b for a column.
-        with pq.ParquetFile(path, read_dictionary=dictionaries) as file:
+        with pq.ParquetFile(path, read_dictionary=dictionaries, pre_buffer=False) as file:
+            found = file.schema_arrow.names
+            if not set(columns or ()) <= set(found):
+                raise RecordError(f"{path}: columns {found}, expected {columns}")
             return file.read(columns=columns, use_threads=False)  # threads only cost, on so little
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"{path}: not readable ({error})") from None

@@ -1,6 +1,7 @@
 """The ends of records: what tables are made of, read without the rest."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from bench_records import ORIGIN, record, values
 
-from grpo_bench.records import claim, plan
-from grpo_bench.records.load import START, load_ends, load_results
+from grpo_bench.records import claim, plan, run_folder
+from grpo_bench.records.load import (
+    BUDGETS,
+    CURVE,
+    START,
+    load_ends,
+    load_problems,
+    load_results,
+)
 from grpo_bench.records.schema import METRIC_SCHEMA
 from grpo_bench.tables import make_tables
 
@@ -90,3 +98,59 @@ def test_metrics_that_lack_a_column_are_named(tmp_path):
     pq.write_table(table, folder / "metrics.parquet")
     problem = load_ends(tmp_path).runs["problem"][0]
     assert "metrics.parquet: columns ['metric'], expected" in problem
+
+
+def test_curves_by_hand(tmp_path):
+    run_with(tmp_path, 1, [(0, 0, {"a": 1.0})])  # never evaluated
+    run = claim(plan(tmp_path, config(2)), config(2), seeds={}, provenance=ORIGIN)
+    run.log(0, 0, 0.0, 100, {CURVE: 0.25})
+    run.log(8, 2, 1.5, 200, {"a": 1.0, CURVE: 0.5, "eval/test/success": 0.9})
+    run.log(16, 4, 3.0, 200, {CURVE: 0.625})
+    run.log(16, 4, 3.25, 300, {CURVE: 0.75})  # the last evaluation, at a moment that had one
+    run.finish("killed")
+    curves = load_ends(tmp_path).curves
+    expected = {
+        "run": [run_folder(Path(), config(2)).as_posix()] * 3,
+        "transitions": [0, 8, 16],
+        "gradient_steps": [0, 2, 4],
+        "seconds": [0.0, 1.5, 3.25],
+        "peak_bytes": [100, 200, 300],
+        "success": [0.25, 0.5, 0.75],
+    }
+    pd.testing.assert_frame_equal(curves, pd.DataFrame(expected))
+
+
+def test_curves_of_no_evaluation_have_their_columns(tmp_path):
+    plan(tmp_path, config(1))
+    curves = load_ends(tmp_path).curves
+    assert list(curves.columns) == ["run", *BUDGETS, "success"]
+    assert curves.empty
+
+
+def evaluated(results, seed, evaluations, status="ok"):
+    """A run with (split, transitions, successes of problems 10, 11, ...)."""
+    run = claim(plan(results, config(seed)), config(seed), seeds={}, provenance=ORIGIN)
+    for split, transitions, successes in evaluations:
+        columns = {name: np.array(successes, dtype=float) for name in ("reward", "success")}
+        ids = np.arange(10, 10 + len(successes))
+        run.evaluation(split, transitions, {**columns, "problem_id": ids, "length": ids})
+    run.finish(status)
+    return run_folder(Path(), config(seed)).as_posix()
+
+
+def test_problems_are_those_of_the_last_evaluation_on_test(tmp_path):
+    early = evaluated(
+        tmp_path, 1, [("test", 0, [0, 0]), ("validation", 9, [1]), ("test", 8, [1, 0])]
+    )
+    plan(tmp_path, config(2))
+    evaluated(tmp_path, 3, [("test", 8, [1])], status="failed")
+    evaluated(tmp_path, 4, [("validation", 8, [1])])
+    expected = {"run": [early] * 2, "problem_id": [10, 11], "success": [1.0, 0.0]}
+    pd.testing.assert_frame_equal(load_problems(tmp_path), pd.DataFrame(expected))
+
+
+def test_no_problems_have_their_columns(tmp_path):
+    plan(tmp_path, config(1))
+    found = load_problems(tmp_path)
+    assert list(found.columns) == ["run", "problem_id", "success"]
+    assert found.empty
