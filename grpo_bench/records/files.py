@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grpo_bench.records.schema import RecordError
+
 
 def replace(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path``, over what is there. Of several writers at once one wins.
@@ -42,6 +44,27 @@ def create(path: Path, data: bytes) -> bool:
         beside.unlink(missing_ok=True)
     _sync_folder(path.parent)
     return True
+
+
+def read_parquet(
+    path: Path, columns: list[str] | None = None, dictionaries: list[str] | None = None
+) -> pa.Table | None:
+    """A table, or some of its columns, those of ``dictionaries`` as such; None without the file.
+
+    Raises:
+        RecordError: it is damaged, or lacks a column.
+    """
+    if not path.exists():
+        return None
+    try:
+        # ParquetFile, for read_table would take a folder called a=b for a column.
+        with pq.ParquetFile(path, read_dictionary=dictionaries, pre_buffer=False) as file:
+            found = file.schema_arrow.names
+            if not set(columns or ()) <= set(found):
+                raise RecordError(f"{path}: columns {found}, expected {columns}")
+            return file.read(columns=columns, use_threads=False)  # threads only cost, on so little
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"{path}: not readable ({error})") from None
 
 
 def parquet_bytes(table: pa.Table) -> bytes:

@@ -1,36 +1,55 @@
-"""All records under a folder as data frames: whole, or what runs began and ended with."""
+"""All records under a folder as data frames: whole, or what runs began and ended with. They lie in
+folders of runs, packed in an archive, or some here and some there."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from grpo_bench.meter.provenance import Provenance
+from grpo_bench.records.archive import (
+    METRICS,
+    PROBLEMS,
+    of_runs,
+    read_archive,
+    read_packed,
+    read_packed_ends,
+)
+from grpo_bench.records.files import read_parquet
+from grpo_bench.records.folders import Record, read_ends, read_folders, read_problems
 from grpo_bench.records.schema import (
+    BUDGETS,
+    CURVE,
     EVAL_SCHEMA,
     METRIC_SCHEMA,
+    START,
     Manifest,
-    RecordError,
     coordinates,
     identity,
-    read_manifest,
+    run_order,
 )
+from grpo_bench.records.wide import lengthened
+
+__all__ = [
+    "BUDGETS",
+    "CURVE",
+    "KEYS",
+    "START",
+    "Ends",
+    "Results",
+    "load_ends",
+    "load_problems",
+    "load_results",
+]
 
 KEYS = ["run", "env", "algo", "budget", "seed"]  # the first columns of every frame
-START = "start/"  # prefix of a metric's first value, beside its last
-CURVE = "eval/validation/success"  # the metric that curves are of
-BUDGETS = METRIC_SCHEMA.names[:4]  # what a moment costs: the first columns of metrics.parquet
-T = TypeVar("T")
-_FOLDER = re.compile(r"(?P<budget>.+)-seed(?P<seed>-?\d+)-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -71,18 +90,27 @@ class Ends:
     curves: pd.DataFrame
 
 
-def load_results(folder: Path | str) -> Results:
+def load_results(folder: Path | str = "results/runs") -> Results:
     """Read every record under ``folder``, whatever its status.
 
     Raises:
         FileNotFoundError: there is no such folder, or no run in it.
+        RecordError: an archive is damaged.
     """
-    runs, tables = _read_all(folder, _tables)
-    metrics, evaluations = (
-        [_keyed(pair[i], row) for row, pair in tables if pair[i] is not None] for i in (0, 1)
-    )
+    folder = Path(folder)
+    runs, found, packed = _read_all(folder, _tables)
+    frames: tuple[list[pd.DataFrame], list[pd.DataFrame]] = ([], [])
+    for name, tables in found:
+        for its, table in zip(frames, tables, strict=True):
+            if table is not None:
+                its.append(table.to_pandas().assign(run=name))
+    if packed:
+        frames[0].append(lengthened(read_packed(folder / METRICS, packed)).to_pandas())
+        frames[1].append(read_packed(folder / PROBLEMS, packed).to_pandas())
     return Results(
-        runs, _joined(metrics, METRIC_SCHEMA.names), _joined(evaluations, EVAL_SCHEMA.names)
+        runs,
+        _keyed(frames[0], METRIC_SCHEMA.names, runs),
+        _keyed(frames[1], EVAL_SCHEMA.names, runs),
     )
 
 
@@ -92,73 +120,96 @@ def load_ends(folder: Path | str) -> Ends:
 
     Raises:
         FileNotFoundError: there is no such folder, or no run in it.
+        RecordError: an archive is damaged.
     """
-    runs, found = _read_all(folder, _ends)
-    some = [(row["run"], ends) for row, ends in found if ends is not None]
+    folder = Path(folder)
+    runs, found, packed = _read_all(folder, read_ends)
+    some = [(name, ends) for name, ends in found if ends is not None]
     values = pd.DataFrame(
         [ends[0] for _, ends in some], index=[name for name, _ in some], dtype=np.float64
     )
-    return Ends(runs, values, _curves([(name, ends[1]) for name, ends in some]))
+    curves = _curves([(name, ends[1]) for name, ends in some])
+    if packed:
+        its_values, its_curves = read_packed_ends(folder / METRICS, packed)
+        values = pd.concat([values, its_values])
+        curves = pd.concat([curves, its_curves])
+    values = values.loc[[name for name in runs["run"] if name in values.index]]
+    curves = _in_order(curves, runs).drop_duplicates(["run", "transitions"], keep="last")
+    return Ends(runs, values, curves.reset_index(drop=True))
 
 
 def load_problems(folder: Path | str) -> pd.DataFrame:
     """Columns ``run``, ``problem_id`` and ``success``: the last evaluation on the test split of
-    each run that ended ok, in the order of ``Results`` and of the split's problems.
+    each run that ended ok, in the order of ``Results`` and of the problems' ids.
 
     Raises:
         FileNotFoundError: there is no such folder, or no run in it.
+        RecordError: an archive is damaged.
     """
-    _, found = _read_all(folder, _problems)
-    frames = [
-        table.to_pandas().assign(run=row["run"])
-        for row, table in found
-        if table is not None and row["status"] == "ok"
-    ]
+    folder = Path(folder)
+    runs, found, packed = _read_all(folder, read_problems)
     columns = ["run", "problem_id", "success"]
+    tables = [
+        table.add_column(0, "run", pa.array([name] * table.num_rows, pa.string()))
+        for name, table in found
+        if table is not None
+    ]
+    if packed:
+        tables.append(read_packed(folder / PROBLEMS, packed, "split", *columns))
+    ok = set(runs["run"][runs["status"] == "ok"])
+    frames = [
+        table.filter(of_runs(table, ok) & pc.equal(table["split"], "test").to_numpy())
+        .select(columns)
+        .to_pandas()
+        .astype({"run": str})
+        for table in tables
+    ]
     if not frames:
         return pd.DataFrame(columns=columns)
-    return pd.concat(frames, ignore_index=True)[columns]
+    return _in_order(pd.concat(frames), runs).reset_index(drop=True)
 
 
 def _read_all(
-    folder: Path | str, read: Callable[[Path], T]
-) -> tuple[pd.DataFrame, list[tuple[dict[str, Any], T]]]:
-    """``Results.runs``, and the row of each readable record with what ``read`` finds in it."""
-    folder = Path(folder)
-    paths = sorted((p for p in folder.glob("*/*/*") if _FOLDER.fullmatch(p.name)), key=_order)
-    if not paths:
+    folder: Path, read: Callable[[Path], Any]
+) -> tuple[pd.DataFrame, list[tuple[str, Any]], set[str]]:
+    """``Results.runs``; the name of each readable record in a folder, with what ``read`` finds in
+    it; and the names of the others that can be read, which are packed. Of two records of one run
+    that of the higher rank counts, and of equal ones that in the folder."""
+    chosen = {record.name: record for record in read_archive(folder)}
+    packed = set(chosen)
+    found = []
+    for record in read_folders(folder, read):
+        if record.name in chosen and chosen[record.name].rank > record.rank:
+            continue
+        chosen[record.name] = record
+        packed.discard(record.name)
+        if record.manifest is not None:
+            found.append((record.name, record.found))
+    if not chosen:
         raise FileNotFoundError(
             f"no runs under {folder}: expected folders <env>/<algo>/<budget>-seed<n>-<hash>, "
-            f"which python -m grpo_bench.run makes"
+            f"which python -m grpo_bench.run makes, or what python -m grpo_bench.pack makes of them"
         )
-    runs: list[dict[str, Any]] = []
-    found: list[tuple[dict[str, Any], T]] = []
-    for path in paths:
-        name = path.relative_to(folder).as_posix()
-        try:
-            row = _row(name, read_manifest(path))
-            found.append((row, read(path)))
-        except RecordError as error:
-            problem = str(error).replace(f"{path}", name)  # the same words wherever it lies
-            row = _unreadable(path, name, problem)
-        runs.append(row)
-    return pd.DataFrame(runs), found
+    rows = [_row(chosen[name]) for name in sorted(chosen, key=run_order)]
+    return pd.DataFrame(rows), found, {n for n in packed if chosen[n].manifest is not None}
 
 
-def _row(name: str, manifest: Manifest) -> dict[str, Any]:
+def _row(record: Record) -> dict[str, Any]:
+    """A row of ``Results.runs``."""
+    manifest = record.manifest or _planned(record.name)
     env, algo, budget, seed = coordinates(manifest.config)
     others = {key: value for key, value in manifest.config.items() if key != "seed"}
     origin = manifest.provenance
     return {
-        "run": name,
+        "run": record.name,
         "env": env,
         "algo": algo,
         "budget": budget,
         "seed": seed,
         "status": manifest.status,
         "attempt": manifest.attempt,
-        "problem": "",
-        "variant": identity(others),
+        "problem": record.problem,
+        "variant": "" if record.problem else identity(others),
         "setting": identity({key: value for key, value in others.items() if key != "algo"}),
         "concurrency": manifest.concurrency,
         "start": manifest.start,
@@ -169,102 +220,42 @@ def _row(name: str, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _order(path: Path) -> tuple[str, str, str, int, str]:
-    """What a run's folder says about it, seeds as numbers."""
-    match = _FOLDER.fullmatch(path.name)
-    assert match is not None
-    algo = path.parent
-    return algo.parent.name, algo.name, match["budget"], int(match["seed"]), path.name
-
-
-def _unreadable(path: Path, name: str, problem: str) -> dict[str, Any]:
-    env, algo, budget, seed, _ = _order(path)
-    config = {
-        "env": {"name": env},
-        "algo": {"name": algo},
-        "budget": {"name": budget},
-        "seed": seed,
-    }
-    return _row(name, Manifest("planned", config)) | {"problem": problem, "variant": ""}
+def _planned(name: str) -> Manifest:
+    """What stands for a record that cannot be read: all that its name says of it."""
+    env, algo, budget, seed, _ = run_order(name)
+    names = {"env": {"name": env}, "algo": {"name": algo}, "budget": {"name": budget}}
+    return Manifest("planned", {**names, "seed": seed})
 
 
 def _tables(path: Path) -> tuple[pa.Table | None, pa.Table | None]:
     """metrics.parquet and eval.parquet of a run's folder."""
-    return _read(path / "metrics.parquet"), _read(path / "eval.parquet")
-
-
-def _ends(path: Path) -> tuple[dict[str, float], list[np.ndarray]] | None:
-    """A row of ``Ends.values``, and of the rows of ``CURVE`` the ``BUDGETS`` and the values, each
-    (n,); None where a run has no metrics."""
-    names = METRIC_SCHEMA.names
-    table = _read(path / "metrics.parquet", names, dictionaries=["metric"])
-    if table is None or not table.num_rows:
-        return None
-    metric = table["metric"].combine_chunks()
-    metrics, codes = metric.dictionary.to_pylist(), metric.indices.to_numpy()
-    value, rows = table["value"].to_numpy(), np.arange(len(codes))
-    first, last = np.empty((2, len(metrics)), dtype=np.intp)
-    last[codes] = rows  # of equal indices the last assignment counts
-    first[codes[::-1]] = rows[::-1]
-    values = {
-        **{name: table[name][-1].as_py() for name in ("transitions", "gradient_steps")},
-        **dict(zip(metrics, value[last].tolist(), strict=True)),
-        **{START + n: x for n, x in zip(metrics, value[first].tolist(), strict=True)},
-    }
-    (chosen,) = (codes == (metrics.index(CURVE) if CURVE in metrics else -1)).nonzero()
-    return values, [table[name].to_numpy()[chosen] for name in (*BUDGETS, "value")]
+    return read_parquet(path / "metrics.parquet"), read_parquet(path / "eval.parquet")
 
 
 def _curves(found: list[tuple[str, list[np.ndarray]]]) -> pd.DataFrame:
-    """``Ends.curves`` of the columns that ``_ends`` found for each run."""
+    """``Ends.curves`` of the columns that ``read_ends`` found for each run."""
     empty = [
         np.empty(0, METRIC_SCHEMA.field(n).type.to_pandas_dtype()) for n in (*BUDGETS, "value")
     ]
     columns = [np.concatenate(parts) for parts in zip(empty, *(c for _, c in found), strict=True)]
     names = np.array([name for name, _ in found], dtype=object)
     names = names.repeat([len(c[0]) for _, c in found])
-    curves = pd.DataFrame({"run": names, **dict(zip([*BUDGETS, "success"], columns, strict=True))})
-    return curves.drop_duplicates(["run", "transitions"], keep="last", ignore_index=True)
+    return pd.DataFrame({"run": names, **dict(zip([*BUDGETS, "success"], columns, strict=True))})
 
 
-def _problems(path: Path) -> pa.Table | None:
-    """Problems and successes of the last evaluation on test."""
-    columns = ["split", "transitions", "problem_id", "success"]
-    table = _read(path / "eval.parquet", columns)
-    if table is None:
-        return None
-    table = table.filter(pc.equal(table["split"], "test"))
-    last = pc.equal(table["transitions"], pc.max(table["transitions"]))
-    return table.filter(last).select(columns[2:])
+def _in_order(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a frame in the order of ``runs``, those of one run as they are."""
+    place = pd.Index(runs["run"]).get_indexer(pd.Index(frame["run"]))
+    return frame.iloc[place.argsort(kind="stable")]
 
 
-def _read(
-    path: Path, columns: list[str] | None = None, dictionaries: list[str] | None = None
-) -> pa.Table | None:
-    """A table, or some of its columns, those of ``dictionaries`` as such; None without the file."""
-    if not path.exists():
-        return None
-    try:
-        # ParquetFile, for read_table would take a folder called a=b for a column.
-        with pq.ParquetFile(path, read_dictionary=dictionaries, pre_buffer=False) as file:
-            found = file.schema_arrow.names
-            if not set(columns or ()) <= set(found):
-                raise RecordError(f"{path}: columns {found}, expected {columns}")
-            return file.read(columns=columns, use_threads=False)  # threads only cost, on so little
-    except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{path}: not readable ({error})") from None
-
-
-def _keyed(table: pa.Table, row: dict[str, Any]) -> pd.DataFrame:
-    frame = table.to_pandas()
-    for position, key in enumerate(KEYS):
-        frame.insert(position, key, row[key])
-    return frame
-
-
-def _joined(frames: list[pd.DataFrame], names: list[str]) -> pd.DataFrame:
+def _keyed(frames: list[pd.DataFrame], names: list[str], runs: pd.DataFrame) -> pd.DataFrame:
+    """The frames in one, in the order of ``runs``, with ``KEYS``, the columns of ``names`` and then
+    the others."""
     first = [*KEYS, *names]
     if not frames:
         return pd.DataFrame(columns=first)
-    others = sorted({name for frame in frames for name in frame.columns} - set(first))
-    return pd.concat(frames, ignore_index=True)[[*first, *others]]
+    whole = _in_order(pd.concat(frames), runs)
+    others = sorted(set(whole.columns) - set(first))
+    keys = runs.set_index("run")[KEYS[1:]].loc[whole["run"]].reset_index()
+    return pd.concat([keys, whole[[*names, *others]].reset_index(drop=True)], axis=1)

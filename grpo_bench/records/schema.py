@@ -57,6 +57,15 @@ EVAL_SCHEMA = pa.schema(
 )
 
 
+BUDGETS = METRIC_SCHEMA.names[:4]  # what a moment costs
+CURVE = "eval/validation/success"  # the metric that curves are of
+START = "start/"  # prefix of a metric's first value, beside its last
+
+_NAME = re.compile(
+    r"(?P<env>[^/]+)/(?P<algo>[^/]+)/(?P<budget>[^/]+)-seed(?P<seed>-?\d+)-[0-9a-f]{8}"
+)
+
+
 class RecordError(ValueError):
     """A record that cannot be read. The message names the file and what would be right."""
 
@@ -82,6 +91,12 @@ class Manifest:
         text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True)
         return text.encode() + b"\n"
 
+    @property
+    def rank(self) -> tuple[bool, str]:
+        """Of two records of one run that of the higher rank counts: one that is ok before one that
+        is not, then the later one."""
+        return self.status == "ok", self.start or ""
+
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a run's folder.
@@ -91,26 +106,42 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / "manifest.json"
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        return parse_manifest(path.read_text(encoding="utf-8"), f"{path}")
     except FileNotFoundError:
         raise RecordError(f"{path}: missing; delete the folder to plan this run anew") from None
+    except UnicodeDecodeError as error:
+        raise RecordError(_not_json(f"{path}", error)) from None
+
+
+def parse_manifest(text: str, place: str) -> Manifest:
+    """The manifest that a text in JSON is; ``place`` is where it stands, for what is raised.
+
+    Raises:
+        RecordError: it is not JSON, or not of this schema.
+    """
+    try:
+        fields = json.loads(text)
     except ValueError as error:
-        raise RecordError(f"{path}: not JSON ({error}); delete it to run this anew") from None
+        raise RecordError(_not_json(place, error)) from None
     version = fields.get("schema_version") if isinstance(fields, dict) else None
     if version != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema_version {version}, expected {SCHEMA_VERSION}")
+        raise RecordError(f"{place}: schema_version {version}, expected {SCHEMA_VERSION}")
     expected = {f.name for f in dataclasses.fields(Manifest)}
     if set(fields) != expected:
-        raise RecordError(f"{path}: keys {sorted(fields)}, expected {sorted(expected)}")
+        raise RecordError(f"{place}: keys {sorted(fields)}, expected {sorted(expected)}")
     if fields["status"] not in STATUSES:
-        raise RecordError(f"{path}: status {fields['status']!r}, expected one of {STATUSES}")
+        raise RecordError(f"{place}: status {fields['status']!r}, expected one of {STATUSES}")
     try:
         coordinates(fields["config"])
         if fields["provenance"] is not None:
             fields["provenance"] = Provenance(**fields["provenance"])
     except (TypeError, ValueError) as error:
-        raise RecordError(f"{path}: {error}") from None
+        raise RecordError(f"{place}: {error}") from None
     return Manifest(**fields)
+
+
+def _not_json(place: str, error: ValueError) -> str:
+    return f"{place}: not JSON ({error}); delete it to run this anew"
 
 
 def coordinates(config: dict[str, Any]) -> tuple[str, str, str, int]:
@@ -152,6 +183,19 @@ def run_folder(results: Path, config: dict[str, Any]) -> Path:
     env, algo, budget, seed = coordinates(config)
     slug = f"{_sanitised(budget)}-seed{seed}"
     return results / _sanitised(env) / _sanitised(algo) / f"{slug}-{identity(config)}"
+
+
+def is_run(name: str) -> bool:
+    """Whether a name, ``<env>/<algo>/<slug>-<hash8>``, is that of a run."""
+    return _NAME.fullmatch(name) is not None
+
+
+def run_order(name: str) -> tuple[str, str, str, int, str]:
+    """What the name of a run says of it: environment, algorithm, budget, seed, and the rest. Runs
+    stand in this order, with seeds as numbers."""
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    return match["env"], match["algo"], match["budget"], int(match["seed"]), name
 
 
 def _sanitised(name: str) -> str:

@@ -1,0 +1,33 @@
+"""``python -m grpo_bench.pack results=FOLDER out=FOLDER``: folders of runs into a few small files.
+
+Tables made of the archive are those made of the folders, to the byte; ``grpo_bench.load_results``
+and ``python -m grpo_bench.tables`` read both. What is in the archive already stays there, but for a
+run that has a later record. The folders are left as they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from grpo_bench.config import CONF
+from grpo_bench.records.archive import METRICS, PROBLEMS, RUNS
+from grpo_bench.records.packing import pack
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="pack")
+def main(config: DictConfig) -> None:
+    """Pack the records, and say how large the archive is."""
+    out = Path(config.results if config.out is None else config.out)
+    try:
+        n = pack(Path(config.results), out)
+    except (FileNotFoundError, ValueError) as error:
+        raise SystemExit(str(error)) from None
+    size = sum((out / name).stat().st_size for name in (RUNS, METRICS, PROBLEMS))
+    print(f"{n} runs, {size / 1e6:.2f} MB in {out}")
+
+
+if __name__ == "__main__":
+    main()
