@@ -135,7 +135,7 @@ def load_ends(folder: Path | str) -> Ends:
         curves = pd.concat([curves, its_curves])
     values = values.loc[[name for name in runs["run"] if name in values.index]]
     curves = _in_order(curves, runs).drop_duplicates(["run", "transitions"], keep="last")
-    return Ends(runs, values, curves.reset_index(drop=True))
+    return Ends(runs, values, curves.astype({"run": str}).reset_index(drop=True))
 
 
 def load_problems(folder: Path | str) -> pd.DataFrame:

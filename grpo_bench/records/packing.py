@@ -155,6 +155,7 @@ def _bytes(table: pa.Table, encodings: dict[str, str], level: int) -> bytes:
         version="2.6",
         compression="zstd",
         compression_level=level,
+        write_statistics=False,
         use_dictionary=[name for name, way in encodings.items() if way == "DICTIONARY"],
         column_encoding={name: way for name, way in encodings.items() if way != "DICTIONARY"},
     )

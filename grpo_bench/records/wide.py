@@ -49,10 +49,10 @@ def lengthened(table: pa.Table) -> pa.Table:
     there = [table[name].is_valid().to_numpy().nonzero()[0] for name in metrics]
     row = np.concatenate([np.empty(0, np.intp), *there])
     order = row.argsort(kind="stable")
-    codes = np.arange(len(metrics), dtype=np.int32).repeat([len(rows) for rows in there])
+    codes = np.arange(len(metrics)).repeat([len(rows) for rows in there])
     values = [table[n].to_numpy()[rows] for n, rows in zip(metrics, there, strict=True)]
     value = np.concatenate([np.empty(0), *values])[order]
-    names = pa.DictionaryArray.from_arrays(codes[order], pa.array(metrics, pa.string()))
+    names = pa.array(metrics, pa.string()).take(pa.array(codes[order]))
     long = table.select(kept).take(row[order])
     return long.append_column("metric", names).append_column("value", pa.array(value))
 
