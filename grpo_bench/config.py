@@ -171,6 +171,11 @@ RULES: dict[str, Rule] = {
         lambda value: value is None or (_is_number(value) and value > 0),
     ),
     "device": TEXT,
+    "tensorboard": FLAG,
+    "wandb": (
+        "the name of a project, or null",
+        lambda value: value is None or (isinstance(value, str) and value != ""),
+    ),
     "results": (
         "a folder, in quotes if it is a number",
         lambda value: isinstance(value, str) and value != "",
@@ -182,7 +187,7 @@ REQUIRED = (
     *("env.id", "env.train.episodes"),
     *(f"algo.{name}" for name in ("kind", "learning_rate", "minibatches", "n_epochs")),
     *("budget.transitions", "budget.evaluations", "budget.split", "budget.test"),
-    *("seed", "threads", "device", "results", "timeout_s"),
+    *("seed", "threads", "device", "results", "timeout_s", "tensorboard", "wandb"),
 )
 REQUIRED_GYM = ("env.policy", "env.network.body", "env.train.n_steps")
 REQUIRED_LM = (

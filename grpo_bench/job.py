@@ -16,6 +16,7 @@ from stable_baselines3.common.utils import LinearSchedule, get_device
 
 from grpo_bench.baselines import KINDS, load_actor, make_baseline
 from grpo_bench.config import Config
+from grpo_bench.exports import check_exports, sinks
 from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import reset_peak
@@ -58,6 +59,7 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
         return folder
     assert run is not None
     with run:
+        run.sinks = sinks(config, folder)
         if world is not None:
             from grpo_bench.lm.run import learn  # transformers: seconds, and an extra
 
@@ -121,7 +123,9 @@ def check(config: Config) -> None:
 
 
 def check_installed(config: Config) -> None:
-    """Raises ValueError where a language model is asked for and transformers is not installed."""
+    """Raises ValueError where something is asked for that needs a package which is not there:
+    a language model, TensorBoard, Weights & Biases."""
+    check_exports(config)
     if "model" in config and importlib.util.find_spec("transformers") is None:
         raise ValueError(
             f"model={config['model']['name']}: needs transformers, pip install 'grpo-bench[lm]'"

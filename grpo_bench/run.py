@@ -74,7 +74,8 @@ def main(config: DictConfig) -> float:
     try:
         settings = resolved(config)
         if rank():
-            settings["results"] = scratch()  # the first process of torchrun writes the record
+            # The first process of torchrun writes the record, and the exports.
+            settings |= {"results": scratch(), "tensorboard": False, "wandb": None}
         check_processes(settings)
         check(settings)
     except ValueError as error:

@@ -15,6 +15,7 @@ from grpo_bench.batched.rollout import task_of_model
 from grpo_bench.batched.train import Company, Metrics
 from grpo_bench.config import Config
 from grpo_bench.evaluation import evaluate
+from grpo_bench.exports import sinks
 from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.job import News, device_of, make_model, nobody
 from grpo_bench.meter.clock import Phases
@@ -81,6 +82,7 @@ def execute_together(
             run = claim(folder, each, seeds=seeds, provenance=origin, concurrency=beside)
             if run is not None:
                 runs.append(stack.enter_context(run))
+                run.sinks = sinks(each, folder)
         if runs:
             learn(runs, news)
     return folders

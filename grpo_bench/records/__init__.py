@@ -15,7 +15,7 @@ from grpo_bench.records.schema import (
     read_manifest,
     run_folder,
 )
-from grpo_bench.records.store import Run, claim, holder, plan, settle
+from grpo_bench.records.store import Run, Sink, claim, holder, plan, settle
 
 __all__ = [
     "STATUSES",
@@ -25,6 +25,7 @@ __all__ = [
     "Manifest",
     "RecordError",
     "Run",
+    "Sink",
     "claim",
     "holder",
     "identity",

@@ -7,6 +7,7 @@ runs/<env>/<algo>/<budget>-seed<seed>-<hash8>/
     eval.parquet      ``EVAL_SCHEMA`` and one float64 column per reward component: one row per
                       problem and evaluation
     completions.jsonl of a language model: some answers of each evaluation
+    tensorboard/      event files, if they were asked for
     error.txt         the traceback, if it failed
 """
 
@@ -29,7 +30,7 @@ Status = Literal["planned", "running", "ok", "failed", "oom", "nan", "killed", "
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 # Top-level keys of a configuration that do not determine the result.
-VOLATILE = ("hydra", "progress", "results", "timeout_s")
+VOLATILE = ("hydra", "progress", "results", "tensorboard", "timeout_s", "wandb")
 
 # Phases that are training, on environments and of language models; a record has their seconds as
 # ``time/<phase>_seconds``.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import traceback
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace as changed
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from grpo_bench.meter.provenance import Provenance
 from grpo_bench.records.files import create, parquet_bytes, replace
 from grpo_bench.records.lock import Holder, latest_attempt, make_attempt
 from grpo_bench.records.schema import (
+    BUDGETS,
     EVAL_SCHEMA,
     METRIC_SCHEMA,
     STATUSES,
@@ -74,6 +77,7 @@ def claim(
     )
     for name in ("metrics.parquet", "eval.parquet", "completions.jsonl", "error.txt"):
         (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
     return run
 
 
@@ -107,6 +111,17 @@ def settle(folder: Path, status: Status, error: str) -> bool:
     return True
 
 
+class Sink(Protocol):
+    """Where a run's numbers go beside its record. It may raise anything: that is a warning, and the
+    run goes on without it."""
+
+    def log(self, budgets: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+        """Metrics at one moment, and the ``BUDGETS`` spent until then, by name."""
+
+    def close(self, status: Status) -> None:
+        """The run has ended like this."""
+
+
 class Run:
     """A claimed run. As a context manager it ends by itself: ``ok``, or with the status and the
     traceback of the exception, which passes on.
@@ -115,12 +130,14 @@ class Run:
         folder: of the record; more files may be put there.
         manifest: as last written.
         extra: goes into the manifest at the end, however the run ends.
+        sinks: are told all that is logged.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self.extra: dict[str, Any] = {}
+        self.sinks: list[Sink] = []
         self._metrics: dict[str, list[Any]] = {name: [] for name in METRIC_SCHEMA.names}
         self._evaluations: list[pa.Table] = []
         replace(folder / "manifest.json", manifest.to_json())
@@ -139,6 +156,18 @@ class Run:
             row = (transitions, gradient_steps, seconds, peak_bytes, metric, float(value))
             for column, item in zip(self._metrics.values(), row, strict=True):
                 column.append(item)
+        budgets = (transitions, gradient_steps, seconds, peak_bytes)
+        self._tell("log", dict(zip(BUDGETS, budgets, strict=True)), metrics)
+
+    def _tell(self, what: str, *arguments: Any) -> None:
+        """Call a method of all sinks, and leave out those that fail from now on."""
+        for sink in list(self.sinks):
+            try:
+                getattr(sink, what)(*arguments)
+            except Exception as error:
+                self.sinks.remove(sink)
+                name = type(sink).__name__
+                warnings.warn(f"{name} gets no more of {self.folder}: {error!r}", stacklevel=3)
 
     def evaluation(self, split: str, transitions: int, columns: Mapping[str, Any]) -> None:
         """Note an evaluation: an array or Series (n_problems,) for each of ``problem_id``,
@@ -188,6 +217,7 @@ class Run:
             with suppress(OSError):
                 self.flush()
         self.manifest = _end(self.folder, self.manifest, status, error, self.extra)
+        self._tell("close", status)
 
     def __enter__(self) -> Run:
         return self
