@@ -47,12 +47,17 @@ class Record:
         return (False, "") if self.manifest is None else self.manifest.rank
 
 
+def run_names(folder: Path) -> list[str]:
+    """The names of the runs whose folders lie under ``folder``, in the order of runs."""
+    names = (path.relative_to(folder).as_posix() for path in folder.glob("*/*/*"))
+    return sorted(filter(is_run, names), key=run_order)
+
+
 def read_folders(folder: Path, read: Callable[[Path], Any]) -> list[Record]:
     """The records in the folders of runs under ``folder``, in the order of runs, with what ``read``
     finds in each; where that raises RecordError the record is one that cannot be read."""
-    names = (path.relative_to(folder).as_posix() for path in folder.glob("*/*/*"))
     records = []
-    for name in sorted(filter(is_run, names), key=run_order):
+    for name in run_names(folder):
         path = folder / name
         try:
             records.append(Record(name, read_manifest(path), "", read(path)))

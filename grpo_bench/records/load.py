@@ -17,13 +17,14 @@ from grpo_bench.meter.provenance import Provenance
 from grpo_bench.records.archive import (
     METRICS,
     PROBLEMS,
+    RUNS,
     of_runs,
     read_archive,
     read_packed,
     read_packed_ends,
 )
 from grpo_bench.records.files import read_parquet
-from grpo_bench.records.folders import Record, read_ends, read_folders, read_problems
+from grpo_bench.records.folders import Record, read_ends, read_folders, read_problems, run_names
 from grpo_bench.records.schema import (
     BUDGETS,
     CURVE,
@@ -44,6 +45,7 @@ __all__ = [
     "START",
     "Ends",
     "Results",
+    "has_records",
     "load_ends",
     "load_problems",
     "load_results",
@@ -88,6 +90,11 @@ class Ends:
     runs: pd.DataFrame
     values: pd.DataFrame
     curves: pd.DataFrame
+
+
+def has_records(folder: Path) -> bool:
+    """Whether there are records in a folder that can be loaded."""
+    return (folder / RUNS).exists() or bool(run_names(folder))
 
 
 def load_results(folder: Path | str = "results/runs") -> Results:

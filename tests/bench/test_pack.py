@@ -14,7 +14,7 @@ from bench_records import ORIGIN, record, values
 
 from grpo_bench import pack as command
 from grpo_bench.records import RecordError, claim, plan, run_folder
-from grpo_bench.records.load import load_ends, load_problems, load_results
+from grpo_bench.records.load import has_records, load_ends, load_problems, load_results
 from grpo_bench.records.packing import pack
 from grpo_bench.records.schema import METRIC_SCHEMA
 from grpo_bench.records.wide import lengthened, widened
@@ -80,6 +80,15 @@ def test_tables_and_frames_are_the_same(everything, tmp_path):
     assert list(ours.runs["status"]).count("planned") == 3
     last = theirs.evaluations[theirs.evaluations["transitions"] == 2048]
     pd.testing.assert_frame_equal(ours.evaluations, last.reset_index(drop=True))
+
+
+def test_a_folder_has_records_of_either_kind_or_none(everything, tmp_path):
+    pack(everything, tmp_path / "packed")
+    assert has_records(everything)
+    assert has_records(tmp_path / "packed")
+    (tmp_path / "tables" / "a" / "b" / "c").mkdir(parents=True)
+    assert not has_records(tmp_path / "tables")
+    assert not has_records(tmp_path / "nowhere")
 
 
 def test_what_the_files_hold(everything, tmp_path):
