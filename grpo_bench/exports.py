@@ -40,7 +40,7 @@ def sinks(config: Config, folder: Path) -> list[Sink]:
     return opened
 
 
-class TensorBoard:
+class TensorBoard(Sink):
     """Event files in the run's folder, under ``tensorboard/``: each metric, and the three other
     budgets as ``budget/<name>``, over transitions. They hold 32 bits of a number."""
 
@@ -59,7 +59,7 @@ class TensorBoard:
         self.writer.close()
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Sink):
     """A run of the project that ``wandb`` names. Each metric is drawn over ``budget/transitions``,
     and ``budget/<name>`` of the others is there to choose as another axis."""
 

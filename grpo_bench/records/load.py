@@ -66,7 +66,7 @@ class Results:
             status is that, its names come from its folder's, and it has no other rows.
     metrics: ``KEYS`` and the columns of metrics.parquet.
     evaluations: ``KEYS`` and the columns of eval.parquet; a component that a run's environment
-        does not have is NaN.
+        does not have is NaN. Of packed runs the last evaluation of each split.
     """
 
     runs: pd.DataFrame

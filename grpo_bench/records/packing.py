@@ -28,7 +28,6 @@ from grpo_bench.records.schema import (
 )
 from grpo_bench.records.wide import widened
 
-RUNS_SCHEMA = pa.schema([(name, pa.string()) for name in ("run", "manifest", "problem", "error")])
 RUN = pa.field("run", pa.dictionary(pa.int32(), pa.string()))
 LEVEL = 19  # of zstd: packed once and kept for long; how fast it reads does not depend on it
 TRIED = 3  # the level at which encodings are compared
@@ -38,12 +37,21 @@ ENCODINGS = {  # what a column may be stored as: the smallest is taken
 }
 
 
-class Tables(NamedTuple):
-    """What is in the three files, before it is put in order."""
+# The files, in the order in which they are written, and their first columns. Runs come last: they
+# say which rows of the others count.
+FIRST = {
+    METRICS: pa.schema([RUN, *METRIC_SCHEMA][:5]),
+    PROBLEMS: pa.schema([RUN, *EVAL_SCHEMA]),
+    RUNS: pa.schema([(name, pa.string()) for name in ("run", "manifest", "problem", "error")]),
+}
 
-    runs: pa.Table
+
+class Tables(NamedTuple):
+    """What is in the files, before it is put in order."""
+
     metrics: pa.Table
     problems: pa.Table
+    runs: pa.Table
 
 
 def pack(results: Path, out: Path) -> int:
@@ -65,34 +73,37 @@ def pack(results: Path, out: Path) -> int:
         (records, _read_archive(place)) for records, place in here if records
     ]
     parts += [([record], _tables(record)) for record in folders]
-    chosen: dict[str, tuple[tuple[bool, str], int]] = {}  # rank and part of each run
-    for i, (records, _) in enumerate(parts):
-        for record in records:
-            chosen[record.name] = max(chosen.get(record.name, (record.rank, i)), (record.rank, i))
-    kept: list[set[str]] = [set() for _ in parts]
-    for name, (_, i) in chosen.items():
-        kept[i].add(name)
-    tables = [
-        [table.filter(of_runs(table, names)) for table in part]
-        for (_, part), names in zip(parts, kept, strict=True)
-    ]
+    kept = _kept([records for records, _ in parts])
+    files = {}
+    for i, (name, first) in enumerate(FIRST.items()):
+        its = [
+            part[i].filter(of_runs(part[i], names))
+            for (_, part), names in zip(parts, kept, strict=True)
+        ]
+        whole = _joined(first, its)
+        files[name] = _bytes(whole, _encodings(whole), LEVEL)
     out.mkdir(parents=True, exist_ok=True)
-    firsts = (RUNS_SCHEMA, pa.schema([RUN, *METRIC_SCHEMA][:5]), pa.schema([RUN, *EVAL_SCHEMA]))
-    whole = [
-        _joined(first, tables)
-        for first, tables in zip(firsts, zip(*tables, strict=True), strict=True)
-    ]
-    files = [_bytes(table, _encodings(table), LEVEL) for table in whole]
-    for name, data in reversed([*zip((RUNS, METRICS, PROBLEMS), files, strict=True)]):
-        replace(out / name, data)  # runs last: they say what of the others counts
-    return len(chosen)
+    for name, data in files.items():
+        replace(out / name, data)
+    return sum(map(len, kept))
+
+
+def _kept(parts: Sequence[Sequence[Record]]) -> list[set[str]]:
+    """The names of the runs whose records in each part stay: those of the highest rank, and of
+    equal ones the last."""
+    best: dict[str, tuple[tuple[bool, str], int]] = {}
+    for i, records in enumerate(parts):
+        for record in records:
+            best[record.name] = max(best.get(record.name, (record.rank, i)), (record.rank, i))
+    return [{name for name, (_, part) in best.items() if part == i} for i in range(len(parts))]
 
 
 def _read_archive(folder: Path) -> Tables:
     names = {record.name for record in read_archive(folder)}
     runs = read_parquet(folder / RUNS)
     assert runs is not None
-    return Tables(runs, *(read_packed(folder / name, names) for name in (METRICS, PROBLEMS)))
+    metrics, problems = (read_packed(folder / name, names) for name in (METRICS, PROBLEMS))
+    return Tables(metrics, problems, runs)
 
 
 def _read_tables(path: Path) -> tuple[str | None, pa.Table | None, pa.Table | None]:
@@ -117,7 +128,7 @@ def _tables(record: Record) -> Tables:
         table = pa.table({}) if table is None else table
         names = pa.array([record.name] * table.num_rows, pa.string()).dictionary_encode()
         named.append(table.add_column(0, RUN, names))
-    return Tables(pa.Table.from_pylist([row], RUNS_SCHEMA), *named)
+    return Tables(*named, pa.Table.from_pylist([row], FIRST[RUNS]))
 
 
 def _joined(first: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
