@@ -214,12 +214,13 @@ def test_a_sink_that_cannot_be_opened_is_a_warning(
 def test_what_is_not_installed_is_said_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plain = config(tmp_path, *QUICK)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"tensorboard=True: needs tensorboard, pip install"):
-        check(config(tmp_path, *QUICK, "tensorboard=true"))
+        check(plain | {"tensorboard": True})
     with pytest.raises(ValueError, match=r"wandb=trade: needs wandb, pip install wandb"):
-        check(config(tmp_path, *QUICK, "wandb=trade"))
-    check_exports(config(tmp_path, *QUICK))
+        check(plain | {"wandb": "trade"})
+    check_exports(plain)
 
 
 def test_a_folder_called_wandb_is_no_package(
