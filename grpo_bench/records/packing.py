@@ -128,7 +128,7 @@ def _tables(record: Record) -> Tables:
         table = pa.table({}) if table is None else table
         names = pa.array([record.name] * table.num_rows, pa.string()).dictionary_encode()
         named.append(table.add_column(0, RUN, names))
-    return Tables(*named, pa.Table.from_pylist([row], FIRST[RUNS]))
+    return Tables(named[0], named[1], pa.Table.from_pylist([row], FIRST[RUNS]))
 
 
 def _joined(first: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,15 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 @pytest.fixture
-def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of that name that can be imported."""
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of that name that can be imported, in place of the real one."""
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "wandb.py").write_text(WANDB)
     monkeypatch.syspath_prepend(tmp_path / "packages")
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # is put back as it was
+    del sys.modules["wandb"]
+    yield
+    sys.modules.pop("wandb", None)
 
 
 def told(folder: Path) -> list[tuple[str, Any]]:
