@@ -22,7 +22,7 @@ def main(config: DictConfig) -> None:
     """Pack the records, and say how large the archive is."""
     out = Path(config.results if config.out is None else config.out)
     try:
-        n = pack(Path(config.results), out)
+        n = pack(Path(config.results), out, config.metrics)
     except (FileNotFoundError, ValueError) as error:
         raise SystemExit(str(error)) from None
     size = sum((out / name).stat().st_size for name in (RUNS, METRICS, PROBLEMS))

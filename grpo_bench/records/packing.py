@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grpo_bench.records.archive import (
@@ -54,9 +57,12 @@ class Tables(NamedTuple):
     runs: pa.Table
 
 
-def pack(results: Path, out: Path) -> int:
+def pack(results: Path, out: Path, metrics: Sequence[str] = ("*",)) -> int:
     """Put all records under ``results`` into the archive in ``out``, whatever their status, beside
     what is there. Of two records of one run that of the higher rank stays (``Manifest.rank``).
+
+    Args:
+        metrics: patterns; of runs in folders those with a name that fits one are kept.
 
     Returns:
         How many runs the archive has now.
@@ -65,7 +71,7 @@ def pack(results: Path, out: Path) -> int:
         FileNotFoundError: there is no run under ``results``.
         ValueError: an archive or an eval.parquet is damaged, or a metric has the name of a column.
     """
-    folders = read_folders(results, _read_tables)
+    folders = read_folders(results, partial(_read_tables, patterns=metrics))
     here = [(read_archive(place), place) for place in dict.fromkeys([out, results])]
     if not folders and not here[-1][0]:
         raise FileNotFoundError(f"no runs under {results}: nothing to pack")
@@ -106,9 +112,15 @@ def _read_archive(folder: Path) -> Tables:
     return Tables(metrics, problems, runs)
 
 
-def _read_tables(path: Path) -> tuple[str | None, pa.Table | None, pa.Table | None]:
-    """Of a run's folder the traceback, the metrics and the last evaluations."""
+def _read_tables(
+    path: Path, patterns: Sequence[str]
+) -> tuple[str | None, pa.Table | None, pa.Table | None]:
+    """Of a run's folder the traceback, the metrics whose names fit, and the last evaluations."""
     metrics = read_parquet(path / "metrics.parquet", METRIC_SCHEMA.names)
+    if metrics is not None:
+        names = metrics["metric"].unique().to_pylist()
+        fit = [n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns)]
+        metrics = metrics.filter(pc.is_in(metrics["metric"], pa.array(fit, pa.string())))
     try:
         problems = read_problems(path)
         wide = widened(metrics) if metrics is not None and metrics.num_rows else None

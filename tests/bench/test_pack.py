@@ -307,3 +307,14 @@ def test_the_command(everything, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pack", f"results='{tmp_path / 'nowhere'}'"])
     with pytest.raises(SystemExit, match="no runs under"):
         command.main()
+
+
+def test_what_tables_need_is_a_part_of_the_metrics(everything, tmp_path):
+    needed = ["eval/*", "memory/*", "task/*", "time/*"]
+    pack(everything, tmp_path / "whole")
+    pack(everything, tmp_path / "part", needed)
+    assert written(make_tables(tmp_path / "part")) == written(make_tables(everything))
+    names = set(load_results(tmp_path / "part").metrics["metric"])
+    others = set(load_results(tmp_path / "whole").metrics["metric"]) - names
+    assert others and all(name.partition("/")[0] in ("train", "rollout") for name in others)
+    assert all(name.partition("/")[0] in ("eval", "memory", "task", "time") for name in names)
