@@ -1,7 +1,7 @@
 """How much memory a step of training takes, by component, before anything is trained.
 
 The trainer itself takes a step, on tensors that have shapes and no numbers: what they would hold is
-counted when they come and go (``tracking``). So full fine-tuning and adapters, critics, optimisers
+counted when they come and go (``meter.tensors``). So full fine-tuning and adapters, critics, optimisers
 and checkpointed activations need no formulas of their own. It is the worst step of a run: all
 prompts as long as the longest, no completion ends before its limit, and every group has something
 to learn. The optimiser has its state already, as from the second step on.
@@ -33,9 +33,9 @@ from grpo_bench.lm.optimizer import EightBitShapes
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.sampling import draw
 from grpo_bench.lm.setup import Networks, make_networks, with_networks
-from grpo_bench.lm.tracking import Composition, LiveBytes, Shape, make_fake
 from grpo_bench.lm.trainer import Trainer
 from grpo_bench.meter.clock import Phases
+from grpo_bench.meter.tensors import Composition, LiveBytes, make_fake
 from grpo_envs.task import Outcome
 
 Config = dict[str, Any]
@@ -210,14 +210,15 @@ def _label(live: LiveBytes, networks: Networks) -> None:
         )
 
 
-def _namer(networks: Networks) -> Callable[[Shape, int], str]:
+def _namer(networks: Networks) -> Callable[[Tensor], str]:
     """Of new tensors: what has the size of the vocabulary is logits, what has the shape of a matrix
     that is trained is a part of its gradient, what is by problem, member, head, column and size is
     the cache of generation, and all else is activations."""
     vocabulary = networks.lm.model.get_output_embeddings().weight.shape[0]
     matrices = {tuple(w.shape) for w in _trained(networks) if w.dim() == 2}
 
-    def name(shape: Shape, size: int) -> str:
+    def name(tensor: Tensor) -> str:
+        shape, size = tuple(tensor.shape), tensor.untyped_storage().nbytes()
         if shape in matrices:
             return "gradients"
         if len(shape) == 5:

@@ -10,8 +10,8 @@ from grpo_bench.config import CONF, resolved
 from grpo_bench.lm import memory
 from grpo_bench.lm.memory import COMPONENTS, Moments, Prediction, predict
 from grpo_bench.lm.setup import make_trainer
-from grpo_bench.lm.tracking import LiveBytes
 from grpo_bench.meter import module_bytes
+from grpo_bench.meter.tensors import LiveBytes
 
 # tiny, by hand: the embedding, which is the head as well; of each layer q and o (32 x 32), k and v
 # (16 x 32), gate, up and down (96 x 32), two norms; the last norm.
@@ -126,7 +126,7 @@ def test_a_real_step_takes_as_much(overrides, monkeypatch):
     monkeypatch.setenv(memory.MALLOC_VARIABLE, "131072")
     chosen = config(*overrides)
     found = predict(chosen)
-    live = LiveBytes(lambda shape, size: "all")
+    live = LiveBytes(lambda tensor: "all")
     with live:
         trainer = make_trainer(chosen, phases=Moments(live))
         rollout = memory.longest_rollout(trainer)

@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 Composition = dict[str, int]  # bytes by component
-Shape = tuple[int, ...]
 
 
 class LiveBytes(TorchDispatchMode):
@@ -34,21 +33,27 @@ class LiveBytes(TorchDispatchMode):
     decides a shape may depend on other numbers.
 
     Args:
-        component: of a tensor that has just been made, by its shape and the bytes of its storage.
+        component: of a tensor that has just been made; None: its storage does not count.
+        others: bytes by component of what is no tensor, which count in the peaks too; asked before
+            and after each operation.
 
     Attributes:
         live: bytes by component now.
         peaks: of each moment, bytes by component when most were alive.
     """
 
-    def __init__(self, component: Callable[[Shape, int], str]) -> None:
+    def __init__(
+        self,
+        component: Callable[[Tensor], str | None],
+        others: Callable[[], Composition] = dict,
+    ) -> None:
         super().__init__()
-        self.component = component
+        self.component, self.others = component, others
         self.live: Counter[str] = Counter()
         self.peaks: dict[str, Composition] = {}
         self._moment = ""
         self._total = self._highest = 0
-        self._seen: dict[int, tuple[str, int]] = {}  # of each storage: component, bytes
+        self._seen: dict[int, tuple[str, int]] = {}  # of each storage: component, bytes that count
 
     @contextmanager
     def moment(self, name: str) -> Iterator[None]:
@@ -85,6 +90,7 @@ class LiveBytes(TorchDispatchMode):
                 return True
             if func is torch.ops.aten.index.Tensor:
                 args = _everything(*args)
+        self._note()
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor):
@@ -96,14 +102,13 @@ class LiveBytes(TorchDispatchMode):
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._seen:
-            size = storage.nbytes()
-            component = self.component(tuple(tensor.shape), size)
-            self._seen[key] = component, size
+            component = self.component(tensor)
+            size = 0 if component is None else storage.nbytes()
+            self._seen[key] = component or "", size
             self.live[component] += size
             self._total += size
             weakref.finalize(storage, self._gone, key)
-            if self._total > self._highest:
-                self._note()
+            self._note()
         return key
 
     def _gone(self, key: int) -> None:
@@ -112,9 +117,14 @@ class LiveBytes(TorchDispatchMode):
         self._total -= size
 
     def _note(self) -> None:
-        if self._moment and self._total > self._highest:
-            self._highest = self._total
-            self.peaks[self._moment] = {name: size for name, size in self.live.items() if size}
+        if not self._moment:
+            return
+        others = self.others()
+        total = self._total + sum(others.values())
+        if total > self._highest:
+            self._highest = total
+            parts = self.live + Counter(others)
+            self.peaks[self._moment] = {name: size for name, size in parts.items() if size}
 
 
 def _everything(tensor: Tensor, places: list[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:

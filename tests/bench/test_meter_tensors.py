@@ -1,23 +1,21 @@
 """Bytes that are alive: of real tensors and of fake ones, by component and moment."""
 
+import numpy as np
 import pytest
-
-pytest.importorskip("transformers")
-
 import torch
 from torch import nn
 from torch._subclasses import FakeTensor
 
-from grpo_bench.lm.tracking import LiveBytes, make_fake
+from grpo_bench.meter.tensors import LiveBytes, make_fake
 
 
-def by_size(shape, size):
+def by_shape(tensor):
     """A component for vectors and one for the rest."""
-    return "vectors" if len(shape) == 1 else "matrices"
+    return "vectors" if tensor.dim() == 1 else "matrices"
 
 
 def test_counts_storages_while_they_live():
-    live = LiveBytes(by_size)
+    live = LiveBytes(by_shape)
     with live, live.moment("all"):
         a = torch.zeros(10)  # 40 bytes
         b = torch.zeros(3, 4, dtype=torch.bfloat16)  # 24
@@ -35,7 +33,7 @@ def test_counts_storages_while_they_live():
 
 
 def test_moments_have_peaks_of_their_own():
-    live = LiveBytes(by_size)
+    live = LiveBytes(by_shape)
     with live:
         kept = torch.zeros(100)  # 400 bytes, in no moment
         with live.moment("outer"):
@@ -53,12 +51,41 @@ def test_moments_have_peaks_of_their_own():
 
 
 def test_label_moves_what_is_there_already():
-    live = LiveBytes(by_size)
+    live = LiveBytes(by_shape)
     weight = torch.zeros(6)
     live.label([weight], "weights")
     live.label([weight[1:]], "others")  # the same storage
     assert live.live["weights"] == 0
     assert live.live["others"] == 24
+
+
+def test_others_count_in_the_peaks():
+    rest = {"arrays": 0, "environment": 7}
+    live = LiveBytes(by_shape, lambda: rest)
+    with live, live.moment("all"):
+        a = torch.zeros(10)  # 40 bytes
+        rest["arrays"] = 100
+        a.add_(1)  # seen here: 40 + 100 + 7
+        rest["arrays"] = 0
+        b = torch.zeros(20)  # 40 + 80 + 7 is less
+    assert live.peaks == {"all": {"vectors": 40, "arrays": 100, "environment": 7}}
+    del a, b
+
+
+def test_memory_that_torch_did_not_make_does_not_count():
+    array = np.zeros(10)
+
+    def torchs(tensor):
+        return "torch" if tensor.untyped_storage().resizable() else None
+
+    live = LiveBytes(torchs)
+    with live, live.moment("all"):
+        lent = torch.as_tensor(array)
+        live.label([lent[2:]], "views")
+        made = lent + 1  # 10 float64
+    assert live.peaks == {"all": {"torch": 80}}
+    assert live.live["views"] == 0
+    del made
 
 
 def training_step(layer, x):
@@ -74,7 +101,7 @@ def test_fake_tensors_count_as_real_ones():
         layer = nn.Linear(16, 5, device=device)
         if device == "meta":
             make_fake([layer])
-        live = LiveBytes(lambda shape, size: "all")
+        live = LiveBytes(lambda tensor: "all")
         live.label(layer.parameters(), "all")
         with live, live.moment("step"):
             number = training_step(layer, torch.zeros(7, 16))
