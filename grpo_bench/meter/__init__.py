@@ -12,6 +12,7 @@ from grpo_bench.meter.memory import (
     resident_bytes,
 )
 from grpo_bench.meter.provenance import Provenance, code_digest, provenance
+from grpo_bench.meter.selftest import self_test
 
 __all__ = [
     "Phases",
@@ -25,4 +26,5 @@ __all__ = [
     "provenance",
     "reset_peak",
     "resident_bytes",
+    "self_test",
 ]

@@ -102,9 +102,9 @@ class LiveBytes(TorchDispatchMode):
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._seen:
-            component = self.component(tensor)
-            size = 0 if component is None else storage.nbytes()
-            self._seen[key] = component or "", size
+            named = self.component(tensor)
+            component, size = ("", 0) if named is None else (named, storage.nbytes())
+            self._seen[key] = component, size
             self.live[component] += size
             self._total += size
             weakref.finalize(storage, self._gone, key)
