@@ -1,10 +1,10 @@
 """How much memory a step of training takes, by component, before anything is trained.
 
 The trainer itself takes a step, on tensors that have shapes and no numbers: what they would hold is
-counted when they come and go (``meter.tensors``). So full fine-tuning and adapters, critics, optimisers
-and checkpointed activations need no formulas of their own. It is the worst step of a run: all
-prompts as long as the longest, no completion ends before its limit, and every group has something
-to learn. The optimiser has its state already, as from the second step on.
+counted when they come and go (``meter.tensors``). So full fine-tuning and adapters, critics,
+optimisers and checkpointed activations need no formulas of their own. It is the worst step of a
+run: all prompts as long as the longest, no completion ends before its limit, and every group has
+something to learn. The optimiser has its state already, as from the second step on.
 
 Two things are no tensors. ``process`` is the interpreter with its libraries, measured in a process
 of its own, which takes a step of a tiny model. ``malloc`` is what glibc keeps of freed activations;

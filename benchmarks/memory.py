@@ -1,0 +1,161 @@
+"""Memory of training by component, held against the peak that a fresh process shows.
+
+    python benchmarks/memory.py --repeats 3 --out results/reference
+
+A row is one algorithm on one environment, as ``python -m grpo_bench.run`` trains it, for some
+iterations. Its components are obtained each on its own, in processes that see nothing of the peak
+(``_memory_run.py``); none is what the others leave of it. So their sum can be wrong, and the table
+says by how much.
+
+The meter is tried first: ``grpo_bench.meter.self_test``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _compare import Table, Target, in_turns, parser, progress, spread
+from hydra import compose, initialize_config_dir
+
+import grpo_bench.run  # noqa: F401  (registers the launcher)
+from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.meter import self_test
+from grpo_bench.report.memory_parts import PARTS
+from grpo_bench.report.numbers import in_units, significant
+from grpo_bench.report.writers import Column
+
+ENVS = ("vlm", "arithmetic", "format")
+ALGOS = ("grpo", "grpo_paper", "ppo", "ppo_shared")
+WITHIN = 5.0  # per cent of the peak that the sum may be off
+MB = 1e6
+# glibc gives back at once what is freed: blocks of 64 KiB have a mapping each, and the heap is cut
+STRICT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+RUN = Path(__file__).with_name("_memory_run.py")
+READING = (
+    "MB (10^6 bytes), medians of {repeats} turns; each process is a fresh one and takes 8 "
+    "iterations on one thread, without evaluations. Measured: its VmHWM, and [smallest, largest]. "
+    "Sum: of the components at the moment of the peak, none of which is what the others leave of "
+    "it; error: of the sum, in % of measured. Growth: measured less interpreter; explained: the % "
+    "of it that the sum has."
+)
+
+
+def config_of(env: str, algo: str, results: str) -> Config:
+    """What ``python -m grpo_bench.run`` would run."""
+    overrides = [f"env={env}", f"algo={algo}", f"results={results}"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return resolved(compose("config", overrides))
+
+
+def process(kind: str, config: Config, variables: Mapping[str, str] = STRICT) -> dict[str, Any]:
+    """What a fresh process of ``_memory_run.py`` says."""
+    environment = {name: text for name, text in os.environ.items() if name not in STRICT}
+    command = [sys.executable, str(RUN), kind]
+    text = json.dumps(config)
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, env=environment | dict(variables)
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def measure(config: Config, turn: int) -> dict[str, Any]:
+    """One turn of a row: the components in bytes, their sum, the measured peak, the moment."""
+    progress(f"turn {turn + 1}: {config['env']['name']}, {config['algo']['name']}")
+    free = process("whole", config, variables={})
+    strict = process("whole", config)
+    found = process("counted", config) | process("first_use", config)
+    found["interpreter"], found["code"] = free["start"], free["code"]
+    found["malloc"] = max(0, free["peak"] - strict["peak"])
+    parts = {name: found[name] for name in PARTS if name in found}
+    return parts | {
+        "moment": found["moment"],
+        "measured": free["peak"],
+        "total": sum(parts.values()),
+    }
+
+
+def row_of(labels: Mapping[str, str], turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A row of the table, of its turns."""
+    parts = {n: float(np.median([t[n] for t in turns])) for n in PARTS if n in turns[0]}
+    peaks = spread("measured", (turn["measured"] for turn in turns))
+    total = float(np.median([turn["total"] for turn in turns]))
+    growth = peaks["measured"] - parts["interpreter"]
+    return {
+        **labels,
+        "moment": turns[-1]["moment"],
+        **parts,
+        **peaks,
+        "total": total,
+        "error": 100 * (total / peaks["measured"] - 1),
+        "growth": growth,
+        "explained": 100 * (total - parts["interpreter"]) / growth,
+    }
+
+
+def table_of(rows: list[dict[str, Any]], repeats: int) -> Table:
+    """All rows, and whether the sums came near enough."""
+    megabytes = in_units(MB)
+    table = Table(
+        caption="Memory of training small networks by component, MB",
+        labels=("env", "algo", "moment"),
+        columns=[
+            *(Column(title, name, megabytes) for name, title in PARTS.items()),
+            Column("sum", "total", megabytes),
+            Column("measured", "measured", megabytes, interval=True),
+            Column("error %", "error", significant),
+            Column("growth", "growth", megabytes),
+            Column("explained %", "explained", significant),
+        ],
+        repeats=repeats,
+        reading=READING,
+        rows=rows,
+    )
+    off = [abs(row["error"]) for row in rows]
+    word = "met" if max(off) <= WITHIN else "missed"
+    what, wanted = "sum of the components, largest error in %", f"at most {WITHIN:g}"
+    table.targets.append(Target(what, wanted, word, max(off), min(off), max(off)))
+    return table
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Try the meter, measure all rows in turns, and write the table."""
+    command = parser(__doc__)
+    command.add_argument("--envs", nargs="+", choices=ENVS, default=ENVS)
+    command.add_argument("--algos", nargs="+", choices=ALGOS, default=ALGOS)
+    options = command.parse_args(arguments)
+    if sys.platform != "linux":
+        progress("memory.py needs Linux, whose /proc tells files from other memory")
+        return
+    for check in self_test():
+        progress(f"meter: {check}")
+    from grpo_bench.job import make_warmup  # torch, which the command line can do without
+
+    with tempfile.TemporaryDirectory() as results:
+        subjects = {}
+        for env in options.envs:
+            for algo in options.algos:
+                config = config_of(env, algo, results)
+                if config["env"]["warmup"] is not None:
+                    make_warmup(config)  # so that no process which is looked at makes it
+                subjects[f"{env} {algo}"] = partial(measure, config)
+        found = in_turns(subjects, options.repeats)
+    rows = []
+    for name, turns in found.items():
+        env, algo = name.split()
+        rows.append(row_of({"env": env, "algo": algo}, turns))
+    table_of(rows, options.repeats).write(options.out, "memory")
+
+
+if __name__ == "__main__":
+    main()
