@@ -1,4 +1,4 @@
-"""benchmarks/memory.py: whose bytes are whose, sums and errors by hand, and the bars of its table."""
+"""benchmarks/memory.py: whose bytes are whose, sums and errors by hand, the bars of its table."""
 
 import importlib
 import sys
@@ -100,8 +100,10 @@ def test_a_process_that_fails_says_why(bench):
 
 def test_bars_by_hand():
     table = pd.DataFrame(
-        [{"env": "vlm", "algo": "ppo"} | {p: 1.0 for p in PARTS} | {"reference": None}]
-        + [{"env": "vlm", "algo": "grpo"} | {p: 2.0 for p in PARTS} | {"critic": None}]
+        [
+            {"env": "vlm", "algo": "ppo"} | dict.fromkeys(PARTS, 1.0) | {"reference": None},
+            {"env": "vlm", "algo": "grpo"} | dict.fromkeys(PARTS, 2.0) | {"critic": None},
+        ]
     ).assign(measured=99.0)
     bars = memory_parts(table)
     assert [*bars.columns] == ["env", "algo", "component", "bytes"]
