@@ -115,5 +115,5 @@ def test_bars_by_hand():
 
 
 def test_bars_of_another_table():
-    with pytest.raises(ValueError, match="'activations'"):
+    with pytest.raises(ValueError, match="activations, objects"):
         memory_parts(pd.DataFrame({"env": [], "algo": []}))
