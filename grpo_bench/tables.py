@@ -25,13 +25,16 @@ from rich.text import Text
 
 from grpo_bench.config import CONF
 from grpo_bench.records.files import replace
-from grpo_bench.records.load import load_ends
+from grpo_bench.records.load import load_ends, load_problems
 from grpo_bench.report import build_tables, csv, display, latex, ledger, markdown
 from grpo_bench.report.claims import judge, parse_claim
 from grpo_bench.report.writers import TEXT_COLUMNS
 
 REFERENCE = "reference"  # the folder of committed results beside the file of claims
 
+# Runs of whose test problems each is read. A run's are up to 4,096; those of 10,000 runs would take
+# minutes and gigabytes, and what a permutation test can tell does not need more seeds than that.
+MOST_PAIRED = 500
 PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how wide it is
 TEXT_WIDTH = 20  # of a name on the screen; a longer one is folded
 GAP = 2  # characters between columns
@@ -59,7 +62,9 @@ def make_tables(results: Path, reference: str | None = None) -> dict[str, pd.Dat
         FileNotFoundError: there is no run in it.
         ValueError: there is no run of ``reference``.
     """
-    return build_tables(load_ends(results), reference)
+    ends = load_ends(results)
+    problems = load_problems(results) if len(ends.runs) <= MOST_PAIRED else None
+    return build_tables(ends, reference, problems)
 
 
 def make_ledger(claims: Path) -> dict[str, str]:
@@ -112,13 +117,14 @@ def differing(texts: dict[str, str], out: Path) -> list[Path]:
 
 
 def print_tables(tables: dict[str, pd.DataFrame]) -> None:
-    """Print the tables as wide as the terminal is (or ``COLUMNS`` says): where not all columns
-    fit, without the ``SPARE`` ones, which a line below names."""
+    """Print those tables of which ``SPARE`` knows, as wide as the terminal is (or ``COLUMNS``
+    says): where not all columns fit, without the spare ones, which a line below names. The other
+    tables are named at the end."""
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
-    for name, table in tables.items():
-        shown, left_out = fit(name, display(name, table), console.width)
+    for name in (name for name in tables if name in SPARE):
+        shown, left_out = fit(name, display(name, tables[name]), console.width)
         console.print(screen_grid(shown))
         console.print(shown.attrs["reading"], style="dim", markup=False)
         if left_out:
@@ -128,6 +134,13 @@ def print_tables(tables: dict[str, pd.DataFrame]) -> None:
     about = next(iter(tables.values())).attrs
     for line in (*about["footnotes"], about["header"]):
         console.print(line, markup=False)
+    others = [
+        f"{name}.md ({table.attrs['caption']})"
+        for name, table in tables.items()
+        if name not in SPARE
+    ]
+    if others:
+        console.print(f"Only in the files: {'; '.join(others)}", markup=False)
 
 
 def fit(name: str, shown: pd.DataFrame, width: int) -> tuple[pd.DataFrame, list[str]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 ABSENT = "–"
+NEVER = "∞"
 
 
 def significant(x: float, digits: int = 3) -> str:
@@ -48,6 +49,16 @@ def hundredths(x: float) -> str:
 def difference(x: float) -> str:
     """x with its sign and three decimals."""
     return ABSENT if math.isnan(x) else f"{round(x, 3) + 0.0:+.3f}"
+
+
+def need(form: Callable[[float], str]) -> Callable[[float], str]:
+    """The form for what may be more than anybody has tried, which is infinite."""
+    return lambda x: NEVER if math.isinf(x) else form(x)
+
+
+def p_value(x: float) -> str:
+    """x with three decimals, or that it is below all that these can say."""
+    return "<0.001" if x < 0.001 else share(x)
 
 
 def _decimals(x: float, digits: int) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from grpo_bench.report.budgets import SCORES
+from grpo_bench.stats import AGGREGATE_FROM
+
 INTERVALS = (
     "[low, high]: 95 % interval over the seeds that ended ok: Student's t below 10 seeds, "
     "bootstrap from 10 on; none where all are equal"
@@ -19,8 +24,12 @@ def captions(reference: str) -> dict[str, str]:
     return {
         "summary": f"Summary: {'what GRPO trades against PPO' if reference == 'ppo' else beside}",
         "accuracy": f"Accuracy: {beside}",
+        "equal": f"At equal budgets: {beside}",
+        "reach": f"What it takes to reach a score: {beside}",
         "speed": f"Speed: {beside}, wall time of training alone",
         "memory": f"Memory: {beside}, one fresh process per run",
+        "aggregate": f"Over all tasks: {beside}, normalised score on test",
+        "paired": f"Problem by problem: {beside}, on the same test problems",
     }
 
 
@@ -60,6 +69,27 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
             f"{its}'s, paired by seed; no winner is named where its interval holds 0; needs: how "
             f"many seeds would tell. {INTERVALS}; of success, a share, cut at 0 and 1."
         ),
+        "equal": (
+            f"Held equal: {counted}, and seconds of training (set-up, warm-up and evaluation are "
+            "apart) on equal machines; at: as much as every run of these rows has spent. Success: "
+            "on validation, on the straight line between the evaluations before and after; – where "
+            "the first one after training began comes later. Seeds: those with a number. "
+            f"Difference: success minus {its}'s, paired by seed; no winner is named where its "
+            f"interval holds 0; needs: how many seeds would tell. {INTERVALS}; of success, a "
+            "share, cut at 0 and 1."
+        ),
+        "reach": (
+            f"Success: on validation; {_listed(SCORES)}, without those that no run reaches, that "
+            "one has before training, or that all have at their first evaluation. Reached: of the "
+            "runs that ended ok; at first: those that have it at their first evaluation, and so "
+            f"needed no more than stands here. k: thousand. {counted.capitalize()}, gradient "
+            "steps, seconds of training: what it takes, on the straight line between two "
+            "evaluations; median [95 % interval of a median, which needs 6 seeds]. A run that "
+            "never gets there counts as one that needs more than it had; ∞: fewer than half get "
+            f"there. ×: times {its}'s, below 1 is less; geometric mean paired by seed, seconds on "
+            "equal machines [95 % interval]; – where not all of the pairs get there after their "
+            "first evaluation."
+        ),
         "speed": (
             f"{titles}: {amounts} per second of training ({phases}; "
             "set-up, warm-up and evaluation are apart). s: seconds, means over the seeds that "
@@ -74,4 +104,26 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
             f"{its}'s, geometric mean paired by seed on equal machines; below 1 is less than "
             f"{its}. {INTERVALS}."
         ),
+        "aggregate": (
+            "Score: reward on test, 0 is random, 1 is perfect; a row for each algorithm with runs "
+            "on all tasks. Mean: over tasks, of the mean over runs. IQM: mean of the middle half "
+            "of all runs. Optimality gap: how far runs stay below 1, less is better. Better than "
+            f"{its}: how probable it is that a run has a higher score than one of {its} on a task "
+            "drawn at random; 0.5 is no difference. [low, high]: 95 % stratified bootstrap "
+            f"interval, which draws seeds within each task and needs {AGGREGATE_FROM} of them."
+        ),
+        "paired": (
+            f"Only this right, only {its} right: problems that one of the two solved, median over "
+            "the seeds that both have. McNemar p: exact and two-sided, median over those seeds; "
+            "it tells apart the two policies of a seed. Seeds better, seeds worse: in how many p "
+            "is at most 0.05. Permutation p: of the mean difference in success, two-sided; it is "
+            "about the algorithms, and swaps whole seeds, since the problems of one policy are no "
+            "replications. Smallest p: the least that so many seeds can give."
+        ),
     }
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    """Numbers in words: ``0.5, 0.75 and 0.9``."""
+    *first, last = [f"{number:g}" for number in numbers]
+    return f"{', '.join(first)} and {last}"

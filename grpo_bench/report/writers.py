@@ -13,23 +13,27 @@ import pandas as pd
 
 from grpo_bench.report.numbers import (
     ABSENT,
+    NEVER,
     difference,
     hundredths,
     in_units,
+    need,
+    p_value,
     ratio,
     share,
     significant,
     whole,
 )
 
-TEXT_COLUMNS = ("env", "budget", "algo", "verdict")  # aligned left, the rest right
+TEXT_COLUMNS = ("env", "budget", "algo", "held equal", "verdict")  # aligned left, the rest right
 
 
 @dataclass(frozen=True)
 class Column:
     """How columns of a table become one cell: ``x``, or with an interval ``[x_low, x_high]`` on a
     line of its own below. ``share``: x cannot be below 0 or above 1, so neither are its bounds.
-    ``in_unit``: x is shown in the table's unit of bytes."""
+    ``in_unit``: x is shown in the table's unit of bytes. ``of``: the column with the number that x
+    is a part of, shown after it."""
 
     title: str
     name: str
@@ -37,10 +41,13 @@ class Column:
     interval: bool = False
     share: bool = False
     in_unit: bool = False
+    of: str | None = None
 
     def cell(self, row: dict[Any, Any]) -> str:
         """The text of this column in a row of numbers."""
         estimate = self.form(row[self.name])
+        if self.of is not None:
+            return f"{estimate}/{self.form(row[self.of])}"
         if not self.interval or estimate == ABSENT:
             return estimate
         low, high = row[f"{self.name}_low"], row[f"{self.name}_high"]
@@ -89,6 +96,26 @@ COLUMNS: dict[str, list[Column]] = {
         Column("difference to {reference}", "difference", difference, interval=True),
         Column("verdict", "verdict", verdict),
     ],
+    "equal": [
+        Column("held equal", "axis", str),
+        Column("at", "at", significant),
+        Column("seeds", "n", whole),
+        Column("success", "success", share, interval=True, share=True),
+        Column("difference to {reference}", "difference", difference, interval=True),
+        Column("verdict", "verdict", verdict),
+    ],
+    "reach": [
+        Column("success", "score", hundredths),
+        Column("reached", "reached", str, of="n"),
+        Column("at first", "at_first", whole),
+        Column("k transitions", "transitions", need(in_units(1e3)), interval=True),
+        Column("k tokens", "tokens", need(in_units(1e3)), interval=True),
+        Column("gradient steps", "gradient_steps", need(whole), interval=True),
+        Column("seconds", "seconds", need(significant), interval=True),
+        Column("transitions ×", "transitions_ratio", ratio, interval=True),
+        Column("tokens ×", "tokens_ratio", ratio, interval=True),
+        Column("seconds ×", "seconds_ratio", ratio, interval=True),
+    ],
     "speed": [
         Column("gradient steps", "gradient_steps", whole),
         Column("k transitions/s", "transitions_per_second", in_units(1e3), interval=True),
@@ -118,15 +145,33 @@ COLUMNS: dict[str, list[Column]] = {
         Column("peak ratio", "peak_ratio", ratio, interval=True),
         Column("static ratio", "static_ratio", significant, interval=True),
     ],
+    "aggregate": [
+        Column("tasks", "tasks", whole),
+        Column("mean", "mean", share, interval=True),
+        Column("IQM", "iqm", share, interval=True),
+        Column("optimality gap", "optimality_gap", share, interval=True),
+        Column("better than {reference}", "improvement", hundredths, interval=True, share=True),
+    ],
+    "paired": [
+        Column("seeds", "n", whole),
+        Column("problems", "problems", whole),
+        Column("only this right", "only_mine", whole),
+        Column("only {reference} right", "only_its", whole),
+        Column("McNemar p", "mcnemar_p", p_value),
+        Column("seeds better", "seeds_better", whole),
+        Column("seeds worse", "seeds_worse", whole),
+        Column("permutation p", "p", p_value),
+        Column("smallest p", "smallest_p", p_value),
+    ],
 }
+OK = Column("ok", "ok", str, of="planned")
 
 
 def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """The table called ``name`` as people read it: strings only, some of two lines, in the order
     of ``COLUMNS``, without columns that no row has. Keeps ``attrs``."""
     shown = table[["env", "budget", "algo"]].copy()
-    shown["ok"] = [f"{ok}/{n}" for ok, n in zip(table["ok"], table["planned"], strict=True)]
-    columns = [column for column in COLUMNS[name] if column.name in table.columns]
+    columns = [column for column in (OK, *COLUMNS[name]) if column.name in table.columns]
     size = UNITS[table.attrs["unit"]]
     scaled = {column.name: table[column.name] / size for column in columns if column.in_unit}
     rows = table.assign(**scaled).to_dict("records")
@@ -218,6 +263,7 @@ _LATEX = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         ABSENT: "--",
+        NEVER: r"$\infty$",
         "×": r"$\times$",
     }
 )

@@ -8,7 +8,7 @@ from bench_records import ORIGIN, cells, record, values
 
 from grpo_bench.records import plan
 from grpo_bench.report import display, latex, markdown
-from grpo_bench.report.tables import verdict
+from grpo_bench.report.cells import verdict
 from grpo_bench.stats import Interval
 from grpo_bench.tables import make_tables, write_tables
 

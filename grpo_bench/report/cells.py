@@ -1,0 +1,111 @@
+"""The numbers of a row: names, means, ratios, and what can be said of a difference.
+
+A number with an interval takes three columns: ``x``, ``x_low`` and ``x_high``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grpo_bench.report.comparison import Group, pairs
+from grpo_bench.stats import (
+    NOTHING,
+    Interval,
+    mean_interval,
+    paired_difference_interval,
+    paired_ratio_interval,
+    seeds_to_tell,
+)
+
+Row = dict[str, Any]
+
+
+def names(group: Group) -> Row:
+    """What a row is about, and how many of its runs ended ok."""
+    where = {"env": group.env, "budget": group.budget, "algo": group.label}
+    return where | {"ok": len(group.values), "planned": len(group.runs)}
+
+
+def experience(group: Group) -> str:
+    """What the environment's steps are, and the column that counts them."""
+    return "tokens" if group.of_language_model else "transitions"
+
+
+def beside_references(groups: Sequence[Group]) -> list[tuple[Group, Group | None]]:
+    """Each group with the one that it is compared with; a reference is compared with nothing."""
+    references = {group.place: group for group in groups if group.is_reference}
+    return [(g, None if g.is_reference else references.get(g.place)) for g in groups]
+
+
+def normalised(group: Group) -> NDArray[np.float64]:
+    """Reward on test of each run, (n,): 0 for random, 1 for the oracle."""
+    parts = ["eval/test/reward", "task/random_score", "task/oracle_score"]
+    if not set(parts) <= set(group.values.columns):
+        return np.empty(0)
+    reward, low, high = (group.values[name].to_numpy(dtype=np.float64) for name in parts)
+    scores = (reward - low) / (high - low)
+    return scores[~np.isnan(scores)]
+
+
+def mean(group: Group, metric: str) -> float:
+    """The mean of a metric over the runs that have it; NaN where none has."""
+    column = group.column(metric)
+    return float(column.mean()) if len(column) else math.nan
+
+
+def spread(name: str, values: NDArray[Any]) -> Row:
+    """The mean of values (n,) with its interval."""
+    return columns(name, mean_interval(values))
+
+
+def ratio(
+    name: str, group: Group, reference: Group | None, metric: str, *, same_machine: bool = True
+) -> Row:
+    """How many times the reference's a metric is, paired by seed; nothing where a value of the
+    pairs is not a positive number."""
+    if reference is None:
+        return columns(name, NOTHING)
+    mine, its = pairs(group, reference, metric, same_machine=same_machine)
+    positive = all(((x > 0) & (x < math.inf)).all() for x in (mine, its))
+    return columns(name, paired_ratio_interval(mine, its) if positive else NOTHING)
+
+
+def difference(
+    group: Group, reference: Group | None, metric: str, *, same_machine: bool = False
+) -> Row:
+    """Difference to the reference in a metric, paired by seed, and what can be said about it."""
+    if reference is None:
+        word = "reference" if group.is_reference else ""
+        return columns("difference", NOTHING) | {"verdict": word}
+    mine, its = pairs(group, reference, metric, same_machine=same_machine)
+    interval = paired_difference_interval(mine, its)
+    seeds = seeds_to_tell(mine, its)
+    return columns("difference", interval) | {
+        "verdict": verdict(group.algo, reference.algo, interval, len(mine), seeds)
+    }
+
+
+def verdict(algo: str, reference: str, interval: Interval, n: int, seeds: float) -> str:
+    """Who is better, given the interval of algo's lead over n pairs; if that cannot be told, how
+    many seeds would (more than n in any case)."""
+    if n == 0:
+        return ""
+    if interval.low > 0:
+        return f"{algo} better"
+    if interval.high < 0:
+        return f"{reference} better"
+    if interval.low == interval.high == 0:
+        return "equal"
+    if not math.isfinite(seeds):
+        return "cannot tell"
+    return f"cannot tell (needs {max(round(seeds), n + 1):,})"
+
+
+def columns(name: str, interval: Interval) -> Row:
+    """The three columns of an interval."""
+    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
