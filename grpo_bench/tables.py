@@ -1,7 +1,8 @@
 """``python -m grpo_bench.tables results=FOLDER out=FOLDER``: records in, tables out.
 
-Writes summary, accuracy, speed and memory as Markdown, CSV and LaTeX, and prints what fits on the
-screen. The same records give the same bytes. ``reference=ALGO`` chooses what is compared with.
+Writes the tables of ``report.build_tables`` as Markdown, CSV and LaTeX, and prints of summary,
+accuracy, speed and memory what fits on the screen. The same records give the same bytes.
+``reference=ALGO`` chooses what is compared with.
 
 ``claims=results/claims.yaml`` makes the claim ledger instead, of the tables in the folder
 ``reference`` beside that file. With ``check=true`` nothing is written or printed but the files that
@@ -32,8 +33,8 @@ from grpo_bench.report.writers import TEXT_COLUMNS
 
 REFERENCE = "reference"  # the folder of committed results beside the file of claims
 
-# Runs of whose test problems each is read. A run's are up to 4,096; those of 10,000 runs would take
-# minutes and gigabytes, and what a permutation test can tell does not need more seeds than that.
+# Of so many runs the test problems are read, for ``paired``. A run has up to 9,673: those of 10,000
+# runs would take gigabytes, and longer than all tables may.
 MOST_PAIRED = 500
 PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how wide it is
 TEXT_WIDTH = 20  # of a name on the screen; a longer one is folded
@@ -56,7 +57,8 @@ SPARE = {  # what a narrow screen leaves out, the first first
 
 
 def make_tables(results: Path, reference: str | None = None) -> dict[str, pd.DataFrame]:
-    """The tables of all records under a folder, by name, in numbers; see ``build_tables``.
+    """The tables of all records under a folder, by name, in numbers; see ``build_tables``. Of more
+    than ``MOST_PAIRED`` runs there is no ``paired``.
 
     Raises:
         FileNotFoundError: there is no run in it.

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from bench_curves import ends_of, groups_of, run
 
+from grpo_bench import tables as command
 from grpo_bench.report import build_tables, display
 from grpo_bench.report.paired import paired
 
@@ -86,3 +87,9 @@ def test_in_the_tables():
     alone = ends_of([run("grpo", 1)])
     assert "paired" not in build_tables(alone, problems=pd.DataFrame(columns=NAMES))
     assert math.isnan(nothing["paired"].get("p", pd.Series([math.nan]))[0])
+
+
+def test_the_problems_of_very_many_runs_are_not_read(results, monkeypatch):
+    assert "paired" in command.make_tables(results)
+    monkeypatch.setattr(command, "MOST_PAIRED", 6)  # one fewer than there are
+    assert "paired" not in command.make_tables(results)

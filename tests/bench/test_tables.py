@@ -14,9 +14,10 @@ from grpo_bench.tables import make_tables, write_tables
 
 
 def test_rows_stand_side_by_side(tables):
-    assert list(tables) == ["summary", "accuracy", "speed", "memory"]
-    for name, table in tables.items():
-        names = list(zip(table["env"], table["algo"], strict=True))
+    side_by_side = ["summary", "accuracy", "equal", "reach", "speed", "memory", "paired"]
+    assert list(tables) == side_by_side  # of two environments, but none beside PPO on both
+    for name in ("summary", "accuracy", "speed", "memory"):
+        names = list(zip(tables[name]["env"], tables[name]["algo"], strict=True))
         reference = [] if name == "summary" else [("vlm", "ppo")]
         assert names == [("format", "grpo"), ("vlm", "grpo"), *reference]
 
@@ -46,7 +47,7 @@ def test_summary_by_hand(tables):
 
 def test_no_summary_of_the_reference_alone(tmp_path):
     record(tmp_path, "ppo", 1, values(0.5, 1000, 1e6))
-    assert list(make_tables(tmp_path)) == ["accuracy", "speed", "memory"]
+    assert list(make_tables(tmp_path)) == ["accuracy", "equal", "speed", "memory"]
 
 
 def test_accuracy_by_hand(tables):
@@ -169,8 +170,11 @@ def test_grpo_as_the_reference_by_hand(presets):
     assert {name: table.attrs["caption"] for name, table in tables.items()} == {
         "summary": "Summary: each algorithm beside grpo",
         "accuracy": "Accuracy: each algorithm beside grpo",
+        "equal": "At equal budgets: each algorithm beside grpo",
+        "reach": "What it takes to reach a score: each algorithm beside grpo",
         "speed": "Speed: each algorithm beside grpo, wall time of training alone",
         "memory": "Memory: each algorithm beside grpo, one fresh process per run",
+        "paired": "Problem by problem: each algorithm beside grpo, on the same test problems",
     }
     assert list(tables["summary"]["algo"]) == ["dapo", "rloo"]
     assert list(tables["accuracy"]["verdict"]) == ["reference", "dapo better", "grpo better"]

@@ -100,9 +100,7 @@ def test_csv_has_full_precision_and_empty_fields(tables, tmp_path):
     assert float(rows[1]["test_success_high"]) == tables["accuracy"]["test_success_high"][1]
     assert rows[2]["difference"] == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"{name}.{ending}"
-        for name in ("accuracy", "memory", "speed", "summary")
-        for ending in _ENDINGS
+        f"{name}.{ending}" for name in sorted(tables) for ending in _ENDINGS
     ]
 
 
@@ -159,6 +157,9 @@ def test_printed_for_people(tables, capsys, monkeypatch, width):
     assert left_out == {80: 4, 100: 1, 200: 0}[width]
     assert sum("Processor_X" in line for line in lines) == 1
     assert sum("oom (seed 3)" in line for line in lines) == 1
+    # The longer tables do not flood the screen.
+    assert sum(line.startswith("Only in the files: equal.md (At equal") for line in lines) == 1
+    assert not any(line.startswith("At equal budgets") for line in lines)
 
 
 def test_piped_as_wide_as_a_page(tables, capsys, monkeypatch):
