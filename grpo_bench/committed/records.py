@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grpo_bench.records.load import has_records, load_ends
-from grpo_bench.report import build_tables
+from grpo_bench.records.load import has_records
 from grpo_bench.report.writers import written
+from grpo_bench.tables import make_tables
 
 RESULTS = Path("results/reference")
 
@@ -17,5 +17,5 @@ def files(root: Path) -> dict[Path, str]:
         RESULTS / folder.name / "tables" / name: text
         for folder in sorted((root / RESULTS).iterdir())
         if has_records(folder)
-        for name, text in written(build_tables(load_ends(folder))).items()
+        for name, text in written(make_tables(folder)).items()
     }

@@ -67,25 +67,23 @@ def _equal(group: Group, reference: Group | None, axis: str, at: float) -> Row:
 
 def at_equal(groups: Sequence[Group], curves: Curves, axis: str) -> tuple[float, list[Group]]:
     """The most of a budget that every run of the groups has spent, and the groups with their runs'
-    success there as the metric ``AT_EQUAL``: NaN for a run whose first evaluation after training
-    began comes later, since nothing is known of the way there. Seconds are read of runs on one
-    machine: that of most of them."""
+    success there as the metric ``AT_EQUAL``. Seconds are read of runs on one machine: that of most
+    of them. Nothing is known of a run there if its first evaluation after training began comes
+    later, nor then of its group: the other runs are the quick ones."""
     found = [curves_of(group, curves, axis) for group in groups]
     if axis == "seconds":
         machine = {run: name for g in groups for run, name in g.values["machine"].items()}
         number = Counter(machine[run] for runs in found for run in runs)
         commonest = min(number, key=lambda name: (-number[name], name), default=None)
         found = [{run: c for run, c in runs.items() if machine[run] == commonest} for runs in found]
-    trained = [{run: c for run, c in runs.items() if len(c.success) > 1} for runs in found]
+    trained = [{run: c for run, c in runs.items() if len(c.success) > FIRST} for runs in found]
     at = min((c.places[axis][-1] for runs in trained for c in runs.values()), default=math.nan)
-    return at, [
-        _with_metric(group, AT_EQUAL, {r: _once_trained(c, axis, at) for r, c in runs.items()})
-        for group, runs in zip(groups, trained, strict=True)
-    ]
-
-
-def _once_trained(curve: Curve, axis: str, x: float) -> float:
-    return float(curve.at(axis, np.array(x))) if x >= curve.places[axis][FIRST] else math.nan
+    read = []
+    for group, runs in zip(groups, trained, strict=True):
+        is_known = all(curve.places[axis][FIRST] <= at for curve in runs.values())
+        success = {r: float(c.at(axis, np.array(at))) for r, c in runs.items() if is_known}
+        read.append(_with_metric(group, AT_EQUAL, success))
+    return at, read
 
 
 def reach(groups: Sequence[Group], curves: Curves) -> list[Row]:
@@ -120,7 +118,11 @@ def _reach(
         title = experience(group) if axis == "transitions" else axis
         found = curves_of(group, curves, axis)
         needs = [curve.need(axis, score, at[run]) for run, curve in found.items()]
-        row |= columns(title, time_to_reach(needs, [at[run] != NEVER for run in found]).median)
+        median = time_to_reach(needs, [at[run] != NEVER for run in found]).median
+        if 2 * row["reached"] < row["n"]:
+            # Where the others ended sooner, Kaplan and Meier would take the few for all.
+            median = median._replace(estimate=math.inf)
+        row |= columns(title, median)
         if axis in RATIOS:
             mine, its = group, reference
             if reference is not None:

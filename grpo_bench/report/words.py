@@ -73,7 +73,7 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
             f"Held equal: {counted}, and seconds of training (set-up, warm-up and evaluation are "
             "apart) on equal machines; at: as much as every run of these rows has spent. Success: "
             "on validation, on the straight line between the evaluations before and after; – where "
-            "the first one after training began comes later. Seeds: those with a number. "
+            "a run's first one after training began comes later. Seeds: those with a number. "
             f"Difference: success minus {its}'s, paired by seed; no winner is named where its "
             f"interval holds 0; needs: how many seeds would tell. {INTERVALS}; of success, a "
             "share, cut at 0 and 1."

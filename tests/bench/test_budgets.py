@@ -49,7 +49,9 @@ def test_unequal_ends_are_read_where_the_shortest_ends():
 
 
 def test_nothing_is_known_before_the_first_evaluation_of_training():
-    slow = [run("ppo", s, curve([0.2, 0.6, 0.8], seconds=3.5)) for s in (1, 2)]
+    # GRPO ends after 3 s; one run of PPO has its first evaluation then, and one later. The mean of
+    # those that are quick enough would be one of chosen seeds.
+    slow = [run("ppo", s, curve([0.2, 0.6, 0.8], seconds=x)) for s, x in ((1, 3.0), (2, 3.5))]
     found = rows(equal, GRPO + slow)
     assert found["grpo", "seconds"]["success"] == pytest.approx(0.8)
     assert math.isnan(found["ppo", "seconds"]["success"])
@@ -132,6 +134,13 @@ def test_runs_that_never_get_there_are_not_dropped():
     row = rows(reach, [*GRPO, *never[:2], *PPO])["grpo", 0.75]
     assert (row["reached"], row["n"]) == (2, 4)
     assert row["transitions"] == pytest.approx(275)  # where the second of 4 gets there
+
+
+def test_the_few_that_get_there_late_do_not_stand_for_all():
+    # The others end sooner, so that Kaplan and Meier would have half of all there after 2.5 s.
+    quick = [run("grpo", s, curve([0.2, 0.3, 0.4], seconds=0.1)) for s in (1, 2)]
+    row = rows(reach, [*quick, run("grpo", 3, curve([0.2, 0.4, 0.4, 0.6]))])["grpo", 0.5]
+    assert (row["reached"], row["n"], row["seconds"]) == (1, 3, math.inf)
 
 
 def test_no_ratio_where_a_pair_does_not_get_there():
