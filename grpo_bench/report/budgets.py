@@ -118,8 +118,9 @@ def _reach(
         title = experience(group) if axis == "transitions" else axis
         found = curves_of(group, curves, axis)
         needs = [curve.need(axis, score, at[run]) for run, curve in found.items()]
-        median = time_to_reach(needs, [at[run] != NEVER for run in found]).median
-        if 2 * row["reached"] < row["n"]:
+        there = [at[run] != NEVER for run in found]
+        median = time_to_reach(needs, there).median
+        if 2 * sum(there) < len(there):
             # Where the others ended sooner, Kaplan and Meier would take the few for all.
             median = median._replace(estimate=math.inf)
         row |= columns(title, median)
