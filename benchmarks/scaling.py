@@ -36,8 +36,9 @@ from start_up import Process, fresh
 from grpo_bench.config import CONF, Config, resolved
 from grpo_bench.records import run_folder
 from grpo_bench.report.numbers import significant
+from grpo_bench.report.reading import make_tables
 from grpo_bench.sweep import run_all
-from grpo_bench.tables import make_tables, write_tables
+from grpo_bench.tables import write_tables
 
 SCHEDULE = SCHEDULES["middle"]
 GROUP_SIZE = 8  # where it does not grow

@@ -24,6 +24,7 @@ from grpo_bench.meter.memory import (
     resident_bytes,
 )
 from grpo_bench.records import Run
+from grpo_bench.schedule import is_due
 from grpo_envs.task import Split
 
 # Told the share of the budget that is spent, and the latest success rate of an evaluation.
@@ -41,8 +42,8 @@ class Recorder(BaseCallback):
     Args:
         run: the record.
         env: the ``env`` group of the configuration.
-        budget: the ``budget`` group; its evaluations, on its split, do not count the one before
-            training.
+        budget: the ``budget`` group; its evaluations (see ``schedule``), on its split, do not count
+            the one before training.
         phases: the clock, which may have phases from before training.
         progress: told after every iteration.
     """
@@ -84,7 +85,7 @@ class Recorder(BaseCallback):
         self._phase.close()
         self._log_update()
         share = self.model.num_timesteps / self.model._total_timesteps
-        if share >= self.evaluated / self.evaluations and self.model.num_timesteps:
+        if self.model.num_timesteps and is_due(share, self.evaluated, self.evaluations):
             self.evaluate(self.split)
         self.progress(min(share, 1.0), self.success)
         self._phase.enter_context(self.phases("rollout"))

@@ -24,7 +24,9 @@ def run_all(
     """As ``carry_out``, and then the tables."""
     outcomes = carry_out(configs, n_jobs, batched)
     # pandas and scipy are slow to import: not while the first runs wait
-    from grpo_bench.tables import make_tables, print_tables, write_tables
+    from grpo_bench.report.reading import make_tables
+    from grpo_bench.report.screen import print_tables
+    from grpo_bench.tables import write_tables
 
     results = Path(configs[0]["results"])
     tables = make_tables(results)

@@ -60,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("numpy", "torch", "gymnasium", "transformers", "peft", "safetensors", "filelock"),
         *("tokenizers", "bitsandbytes", "vllm", "psutil"),
         *("grpo_envs", "grpo_bench.grpo", "grpo_bench.meter", "grpo_bench.records"),
-        *("grpo_bench.seeds", "grpo_bench.torchrun"),
+        *("grpo_bench.schedule", "grpo_bench.seeds", "grpo_bench.torchrun"),
     },
     "grpo_bench.enumeration": {
         *("numpy", "torch", "pandas", "stable_baselines3"),

@@ -23,6 +23,7 @@ from grpo_bench.meter.memory import peak_bytes, reset_peak
 from grpo_bench.meter.provenance import provenance
 from grpo_bench.recorder import component_bytes
 from grpo_bench.records import Run, claim, plan
+from grpo_bench.schedule import is_due
 from grpo_bench.seeds import integer_seed
 from grpo_envs.task import Split
 
@@ -101,7 +102,7 @@ def learn(runs: Sequence[Run], news: News) -> None:
         recorder.evaluate(split)
         while company.num_timesteps < company.total and recorder.going():
             share = company.num_timesteps / company.total
-            if company.num_timesteps and share >= recorder.evaluated / evaluations:
+            if company.num_timesteps and is_due(share, recorder.evaluated, evaluations):
                 recorder.evaluate(split)
             news("training", share, recorder.success)
             with phases("rollout"):

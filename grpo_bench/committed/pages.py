@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from grpo_bench.report import block, display
-from grpo_bench.tables import make_tables
+from grpo_bench.report.reading import make_tables
 
 RECORDS = Path("results/reference")
 START = re.compile(r"^<!-- table: (?P<records>\S+)/(?P<table>\S+) -->$", re.MULTILINE)

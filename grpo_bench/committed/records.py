@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from grpo_bench.records.load import has_records
+from grpo_bench.report.reading import make_tables
 from grpo_bench.report.writers import written
-from grpo_bench.tables import make_tables
 
 RESULTS = Path("results/reference")
 

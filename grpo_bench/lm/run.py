@@ -27,6 +27,7 @@ from grpo_bench.meter.memory import (
     resident_bytes,
 )
 from grpo_bench.records import TRAINING, Run
+from grpo_bench.schedule import is_due
 from grpo_envs.task import Split
 
 SAMPLE = 24  # characters of a completion that progress shows
@@ -43,12 +44,12 @@ def learn(run: Run, config: dict[str, Any], device: str, news: News, world: Worl
     if world.size > 1:
         run.extra["processes"] = world.size
     recorder = LanguageRecorder(run, trainer, config)
-    total = config["budget"]["transitions"]
+    total, evaluations = (config["budget"][name] for name in ("transitions", "evaluations"))
     try:
         recorder.start()
         while recorder.tokens < total:
             share = recorder.tokens / total
-            if recorder.tokens and share >= recorder.evaluated / config["budget"]["evaluations"]:
+            if recorder.tokens and is_due(share, recorder.evaluated, evaluations):
                 recorder.evaluate(recorder.split)
             rollout = trainer.collect()
             recorder.tokens += int(world.gather(torch.tensor([rollout.tokens])).sum())

@@ -167,6 +167,17 @@ COLUMNS: dict[str, list[Column]] = {
 OK = Column("ok", "ok", str, of="planned")
 
 
+def written(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
+    """``<name>.md``, ``.csv`` and ``.tex`` of each table as texts."""
+    texts = {}
+    for name, table in tables.items():
+        shown = display(name, table)
+        texts[f"{name}.md"] = markdown(shown)
+        texts[f"{name}.csv"] = csv(table)
+        texts[f"{name}.tex"] = latex(shown, name)
+    return texts
+
+
 def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """The table called ``name`` as people read it: strings only, some of two lines, in the order
     of ``COLUMNS``, without columns that no row has. Keeps ``attrs``."""

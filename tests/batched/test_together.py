@@ -24,8 +24,8 @@ from grpo_bench.outcome import Outcome, outcome
 from grpo_bench.processes import Sweep
 from grpo_bench.records import plan, read_manifest
 from grpo_bench.records.load import load_results
+from grpo_bench.report.reading import make_tables
 from grpo_bench.sweep import find_companies
-from grpo_bench.tables import make_tables
 
 QUICK = [f"budget.transitions={4 * EPISODES}", "budget.evaluations=2"]
 CLOCK = ("time/", "company/", "memory/")

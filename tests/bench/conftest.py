@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from bench_records import record, values
 
-from grpo_bench.tables import make_tables
+from grpo_bench.report.reading import make_tables
 
 
 @pytest.fixture(scope="session")

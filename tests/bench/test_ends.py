@@ -20,7 +20,7 @@ from grpo_bench.records.load import (
     load_results,
 )
 from grpo_bench.records.schema import METRIC_SCHEMA
-from grpo_bench.tables import make_tables
+from grpo_bench.report.reading import make_tables
 
 
 def config(seed, algo="grpo"):

@@ -18,7 +18,8 @@ from grpo_bench.records.load import has_records, load_ends, load_problems, load_
 from grpo_bench.records.packing import pack
 from grpo_bench.records.schema import METRIC_SCHEMA
 from grpo_bench.records.wide import lengthened, widened
-from grpo_bench.tables import make_tables, written
+from grpo_bench.report.reading import make_tables
+from grpo_bench.report.writers import written
 
 FILES = ("runs.parquet", "metrics.parquet", "problems.parquet")
 

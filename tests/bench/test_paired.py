@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 from bench_curves import ends_of, groups_of, run
 
-from grpo_bench import tables as command
-from grpo_bench.report import build_tables, display
+from grpo_bench.report import build_tables, display, reading
 from grpo_bench.report.paired import paired
 
 NAMES = ["run", "problem_id", "success"]
@@ -90,6 +89,6 @@ def test_in_the_tables():
 
 
 def test_the_problems_of_very_many_runs_are_not_read(results, monkeypatch):
-    assert "paired" in command.make_tables(results)
-    monkeypatch.setattr(command, "MOST_PAIRED", 6)  # one fewer than there are
-    assert "paired" not in command.make_tables(results)
+    assert "paired" in reading.make_tables(results)
+    monkeypatch.setattr(reading, "MOST_PAIRED", 6)  # one fewer than there are
+    assert "paired" not in reading.make_tables(results)

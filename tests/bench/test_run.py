@@ -149,11 +149,11 @@ def test_a_run_and_its_record(tmp_path: Path) -> None:
     assert metrics["memory/optimizer_bytes"] >= 2 * metrics["memory/gradient_bytes"]
     assert "memory/reference_bytes" not in metrics
     assert metrics["task/random_score"] == -0.125
-    # before training, half-way, at the end on both splits; every problem once
+    # before training, after a quarter, at the end on both splits; every problem once
     counts = results.evaluations.groupby(["split", "transitions"], observed=True).size()
     assert counts.to_dict() == {
         ("validation", 0): 1942,
-        ("validation", 4096): 1942,
+        ("validation", 2048): 1942,
         ("validation", 8192): 1942,
         ("test", 8192): 9673,
     }

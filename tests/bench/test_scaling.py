@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from grpo_bench.records.load import load_results
-from grpo_bench.tables import make_tables
+from grpo_bench.report.reading import make_tables
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

@@ -9,8 +9,9 @@ from bench_records import ORIGIN, cells, record, values
 from grpo_bench.records import plan
 from grpo_bench.report import display, latex, markdown
 from grpo_bench.report.cells import verdict
+from grpo_bench.report.reading import make_tables
 from grpo_bench.stats import Interval
-from grpo_bench.tables import make_tables, write_tables
+from grpo_bench.tables import write_tables
 
 
 def test_rows_stand_side_by_side(tables):

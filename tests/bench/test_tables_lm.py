@@ -4,7 +4,7 @@ import pytest
 from bench_records import cells, record, values
 
 from grpo_bench.report import display, latex, markdown
-from grpo_bench.tables import make_tables
+from grpo_bench.report.reading import make_tables
 
 ENV = "arithmetic_text"
 

@@ -20,16 +20,10 @@ from grpo_bench.report.numbers import (
     significant,
     whole,
 )
-from grpo_bench.report.writers import COLUMNS
-from grpo_bench.tables import (
-    SPARE,
-    differing,
-    fit,
-    make_tables,
-    print_tables,
-    write_tables,
-    written,
-)
+from grpo_bench.report.reading import make_tables
+from grpo_bench.report.screen import SPARE, fit, print_tables
+from grpo_bench.report.writers import COLUMNS, written
+from grpo_bench.tables import differing, write_tables
 
 
 def test_markdown_says_where_it_comes_from_and_what_failed(tables):
