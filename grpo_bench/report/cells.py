@@ -22,6 +22,9 @@ from grpo_bench.stats import (
     seeds_to_tell,
 )
 
+TEST_SUCCESS = "eval/test/success"
+RATE = "time/transitions_per_second"
+MOST_SEEDS = 1000  # beyond, how many would tell says only that nobody will
 Row = dict[str, Any]
 
 
@@ -75,6 +78,14 @@ def ratio(
     return columns(name, paired_ratio_interval(mine, its) if positive else NOTHING)
 
 
+def memory_ratios(group: Group, reference: Group | None) -> Row:
+    """How many times the reference's bytes: at the peak, and of what is there at any batch."""
+    return {
+        **ratio("peak_ratio", group, reference, "memory/peak_bytes"),
+        **ratio("static_ratio", group, reference, "static"),
+    }
+
+
 def difference(
     group: Group, reference: Group | None, metric: str, *, same_machine: bool = False
 ) -> Row:
@@ -103,6 +114,8 @@ def verdict(algo: str, reference: str, interval: Interval, n: int, seeds: float)
         return "equal"
     if not math.isfinite(seeds):
         return "cannot tell"
+    if seeds > MOST_SEEDS:
+        return f"cannot tell (needs over {MOST_SEEDS:,})"
     return f"cannot tell (needs {max(round(seeds), n + 1):,})"
 
 

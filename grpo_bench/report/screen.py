@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo_bench.report.writers import TEXT_COLUMNS, display
+from grpo_bench.report.writers import TEXT_COLUMNS, display, without_budget
 
 PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how wide it is
 TEXT_WIDTH = 20  # of a name on the screen; a longer one is folded
@@ -63,11 +63,8 @@ def print_tables(tables: dict[str, pd.DataFrame]) -> None:
 def fit(name: str, shown: pd.DataFrame, width: int) -> tuple[pd.DataFrame, list[str]]:
     """The table called ``name`` as ``display`` gives it, made for a screen of ``width`` characters,
     and the titles of what did not fit. A budget that all rows share stands in the caption."""
-    budgets = set(shown["budget"])
-    about = dict(shown.attrs)
-    if len(budgets) == 1:
-        about["caption"] += f"; budget {budgets.pop()}"
-        shown = shown.drop(columns="budget")
+    shown = without_budget(shown)
+    about = shown.attrs
     left_out: list[str] = []
     shown = shown.assign(algo=[textwrap.fill(name, TEXT_WIDTH) for name in shown["algo"]])
     for title in (spare.format_map(about) for spare in SPARE[name]):

@@ -24,11 +24,14 @@ from grpo_bench.records.load import START, Ends
 from grpo_bench.report.aggregate import aggregate
 from grpo_bench.report.budgets import equal, reach
 from grpo_bench.report.cells import (
+    RATE,
+    TEST_SUCCESS,
     Row,
     beside_references,
     difference,
     experience,
     mean,
+    memory_ratios,
     names,
     normalised,
     ratio,
@@ -38,19 +41,18 @@ from grpo_bench.report.comparison import COMPONENTS, Group, group_runs, referenc
 from grpo_bench.report.curves import run_curves
 from grpo_bench.report.origin import footnotes, header
 from grpo_bench.report.paired import paired
+from grpo_bench.report.trades import trades
 from grpo_bench.report.words import captions, in_text, readings
 from grpo_bench.stats import deviation
-
-TEST_SUCCESS = "eval/test/success"
-RATE = "time/transitions_per_second"
 
 
 def build_tables(
     results: Ends, reference: str | None = None, problems: pd.DataFrame | None = None
 ) -> dict[str, pd.DataFrame]:
-    """``summary``, ``accuracy``, ``equal``, ``reach``, ``speed``, ``memory``, ``aggregate`` and
-    ``paired``, without those that would have no row: ``summary`` and ``paired`` where all are
-    references, ``reach`` where no run comes to a score, ``aggregate`` of a single environment.
+    """``trades``, ``summary``, ``accuracy``, ``equal``, ``reach``, ``speed``, ``memory``,
+    ``aggregate`` and ``paired``, without those that would have no row: ``trades`` without GRPO or
+    without PPO, ``summary`` and ``paired`` where all are references, ``reach`` where no run comes
+    to a score, ``aggregate`` of a single environment.
 
     Args:
         reference: the algorithm to compare with; None: ``ppo``, or ``grpo`` without a run of that.
@@ -63,6 +65,7 @@ def build_tables(
     groups = group_runs(results, algo)
     curves = run_curves(results)
     makers: dict[str, Callable[[Sequence[Group]], list[Row]]] = {
+        "trades": partial(trades, curves=curves),
         "summary": _summaries,
         "accuracy": partial(_each, _accuracy),
         "equal": partial(equal, curves=curves),
@@ -109,7 +112,7 @@ def _summary(group: Group, reference: Group | None) -> Row:
         **spread("reference_success", its),
         **difference(group, reference, TEST_SUCCESS),
         **ratio("speed_ratio", group, reference, RATE),
-        **_memory_ratios(group, reference),
+        **memory_ratios(group, reference),
     }
 
 
@@ -152,14 +155,7 @@ def _memory(group: Group, reference: Group | None) -> Row:
         **spread("peak_bytes", group.column("memory/peak_bytes")),
         "growth_bytes": mean(group, "growth"),
         **{f"{part}_bytes": mean(group, f"memory/{part}_bytes") for part in COMPONENTS},
-        **_memory_ratios(group, reference),
-    }
-
-
-def _memory_ratios(group: Group, reference: Group | None) -> Row:
-    return {
-        **ratio("peak_ratio", group, reference, "memory/peak_bytes"),
-        **ratio("static_ratio", group, reference, "static"),
+        **memory_ratios(group, reference),
     }
 
 

@@ -22,6 +22,7 @@ def captions(reference: str) -> dict[str, str]:
     """The caption of each table, given the algorithm that its rows are compared with."""
     beside = f"{'GRPO' if reference == 'ppo' else 'each algorithm'} beside {in_text(reference)}"
     return {
+        "trades": "What GRPO trades against PPO",
         "summary": f"Summary: {'what GRPO trades against PPO' if reference == 'ppo' else beside}",
         "accuracy": f"Accuracy: {beside}",
         "equal": f"At equal budgets: {beside}",
@@ -55,6 +56,17 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
         "leaving it out can gain at equal tokens."
     )
     return {
+        "trades": (
+            "ok, PPO ok: of the runs planned. Critic: PPO's, a network of its own (separate) or a "
+            "layer on the policy's (shared trunk). Success: share of the test problems answered "
+            f"right, after as many {counted} of both; difference: GRPO's minus PPO's, paired by "
+            "seed; no winner is named where its interval holds 0; needs: how many seeds would "
+            "tell. In equal seconds: the same on validation, when the quicker one is done. ×: "
+            f"times PPO's, geometric mean of pairs of one seed and equal machines; speed: {counted}"
+            " per second of training, above 1 is faster; peak mem: the most that the process "
+            "held; static mem: policy, critic, reference, gradients and optimiser state, below 1 "
+            f"is less. {INTERVALS}; of shares cut at 0 and 1."
+        ),
         "summary": (
             "ok: of the runs planned. Success: share of the test problems answered right. Verdict: "
             "on the difference in success, paired by seed; needs: how many seeds would tell. "

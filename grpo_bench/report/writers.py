@@ -25,7 +25,8 @@ from grpo_bench.report.numbers import (
     whole,
 )
 
-TEXT_COLUMNS = ("env", "budget", "algo", "held equal", "verdict")  # aligned left, the rest right
+# Columns aligned left; the rest are right.
+TEXT_COLUMNS = ("env", "budget", "algo", "critic", "held equal", "verdict", "in equal seconds")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,19 @@ def component(title: str, name: str) -> Column:
 
 # ``{reference}`` in a title is the name of the algorithm compared with, ``{unit}`` a unit of bytes.
 COLUMNS: dict[str, list[Column]] = {
+    "trades": [
+        Column("critic", "critic", str),
+        Column("PPO ok", "ppo_ok", str, of="ppo_planned"),
+        Column("success", "test_success", hundredths, interval=True, share=True),
+        Column("PPO's", "ppo_success", hundredths, interval=True, share=True),
+        Column("difference", "difference", difference, interval=True),
+        Column("verdict", "verdict", verdict),
+        Column("difference in equal seconds", "seconds_difference", difference, interval=True),
+        Column("in equal seconds", "seconds_verdict", verdict),
+        Column("speed ×", "speed_ratio", ratio, interval=True),
+        Column("peak mem ×", "peak_ratio", ratio, interval=True),
+        Column("static mem ×", "static_ratio", significant, interval=True),
+    ],
     "summary": [
         Column("success", "test_success", hundredths, interval=True, share=True),
         Column("{reference} success", "reference_success", hundredths, interval=True, share=True),
@@ -203,11 +217,23 @@ def markdown(shown: pd.DataFrame) -> str:
 
 
 def block(shown: pd.DataFrame) -> str:
-    """The same for a page about something else: all words in one small paragraph below."""
+    """The same for a page about something else: a budget that all rows share stands in the caption,
+    and all words in one small paragraph below."""
+    shown = without_budget(shown)
     about = shown.attrs
     # Not wrapped: a line that happens to begin with "1." would be a list.
     words = "\n".join([about["reading"], *(f"{n}." for n in about["footnotes"]), about["header"]])
     return f"**{about['caption']}**\n\n{grid(shown)}\n\n<sub>{words}</sub>\n"
+
+
+def without_budget(shown: pd.DataFrame) -> pd.DataFrame:
+    """The table with a budget that all rows share in its caption instead of in a column."""
+    budgets = set(shown["budget"])
+    if len(budgets) != 1:
+        return shown
+    narrow = shown.drop(columns="budget")
+    narrow.attrs = shown.attrs | {"caption": f"{shown.attrs['caption']}; budget {budgets.pop()}"}
+    return narrow
 
 
 def grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMNS) -> str:

@@ -56,8 +56,10 @@ def test_a_block_is_replaced_and_nothing_else(root: Path) -> None:
     assert update(root) == [root / "README.md"]
     text = (root / "README.md").read_text()
     before, after = PAGE.format("small/summary").split("old\n")
-    assert text.startswith(before + "**Summary: what GRPO trades against PPO**\n\n|env|")
-    assert "|vlm|smoke |grpo|1/1|   0.75|       0.50|" in text
+    assert text.startswith(
+        before + "**Summary: what GRPO trades against PPO; budget smoke**\n\n|env|"
+    )
+    assert "|vlm|grpo|1/1|   0.75|       0.50|" in text
     assert text.endswith("commit 0123456789.</sub>\n" + after)
     assert update(root) == []
 
@@ -73,8 +75,8 @@ def test_a_block_of_records_without_ppo_is_beside_grpo(root: Path) -> None:
     run.finish()
     assert update(root) == [root / "README.md"]
     text = (root / "README.md").read_text()
-    assert "\n**Summary: each algorithm beside grpo**\n\n|env|" in text
-    assert "|vlm|smoke |rloo|1/1|   0.25|        0.75|" in text
+    assert "\n**Summary: each algorithm beside grpo; budget smoke**\n\n|env|" in text
+    assert "|vlm|rloo|1/1|   0.25|        0.75|" in text
 
 
 def test_a_table_that_a_command_has_written_stands_as_it_is(root: Path) -> None:
@@ -101,7 +103,7 @@ def test_the_other_pages_too(root: Path) -> None:
         (PAGE.format("other/summary"), "no runs under "),
         (
             PAGE.format("small/costs"),
-            "no table 'costs': expected one of summary, accuracy, speed, memory",
+            "no table 'costs': expected one of trades, summary, accuracy",
         ),
         (PAGE.format("small/summary").replace("end", "End"), "no <!-- end --> before the next"),
         (
