@@ -4,7 +4,6 @@ import csv
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from grpo_bench.report.numbers import (
 )
 from grpo_bench.report.reading import make_tables
 from grpo_bench.report.screen import SPARE, fit, print_tables
-from grpo_bench.report.writers import COLUMNS, written
-from grpo_bench.tables import differing, write_tables
+from grpo_bench.report.writers import COLUMNS
+from grpo_bench.tables import write_tables
 
 
 def test_markdown_says_where_it_comes_from_and_what_failed(tables):
