@@ -33,9 +33,10 @@ def judged(root: Path) -> list[Judged]:
 
 
 def files(root: Path) -> dict[Path, str]:
-    """``claims.md`` and ``claims.csv``."""
+    """``claims.md`` and ``claims.csv``, and the verdicts alone."""
     found = judged(root)
     return {
+        RESULTS / "verdicts.md": f"{ledger.verdicts(found)}\n",
         RESULTS / "claims.md": ledger.page(found),
         RESULTS / "claims.csv": csv(ledger.numbers(found)),
     }

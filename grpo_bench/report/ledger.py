@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,18 +10,16 @@ import pandas as pd
 
 from grpo_bench.report.claims import Judged, Source
 from grpo_bench.report.evidence import Evidence, Row, shown
-from grpo_bench.report.writers import grid
+from grpo_bench.report.writers import escaped, grid
 
 TITLE = "What is said of GRPO, and what the measurements say to it"
 READING = (
     "A row passes if its whole interval is on the side that the claim needs, fails if it is wholly "
     "on the other, and else cannot tell. [low, high]: 95 % interval over the seeds; a number "
     "without one is the same for all seeds, an enumeration, or the bytes of one process. Each "
-    "verdict follows from its rows. Made by `python -m grpo_bench.tables "
-    "claims=results/claims.yaml`."
+    "verdict follows from its rows. Made by `python -m grpo_bench.tables` of results/claims.yaml."
 )
-CLAIM_WIDTH, VERDICT_WIDTH = 30, 90  # characters of a line in the first table
-LEFT = ("claim", "verdict", "evidence", "row", "result")  # columns aligned left
+LEFT = ("evidence", "row", "result")  # columns aligned left
 
 
 def numbers(ledger: Sequence[Judged]) -> pd.DataFrame:
@@ -34,17 +31,24 @@ def numbers(ledger: Sequence[Judged]) -> pd.DataFrame:
 
 def page(ledger: Sequence[Judged]) -> str:
     """All verdicts in one table, then a section for each claim, in Markdown."""
-    verdicts = pd.DataFrame(
-        {
-            "claim": textwrap.fill(judged.claim.says, CLAIM_WIDTH),
-            "verdict": textwrap.fill(str(judged.verdict), VERDICT_WIDTH),
-        }
-        for judged in ledger
-    )
-    parts = [f"# {TITLE}", grid(verdicts, LEFT), READING]
+    parts = [f"# {TITLE}", verdicts(ledger), READING]
     for judged in ledger:
         parts += _section(judged)
     return "\n\n".join(parts) + "\n"
+
+
+def verdicts(ledger: Sequence[Judged]) -> str:
+    """A row for each claim: the verdict's word, and what goes with it. Not aligned: some cells are
+    whole sentences."""
+    lines = ["|claim|verdict|when|", "|:--|:--|:--|"]
+    for judged in ledger:
+        word, detail, untested = judged.verdict
+        more = [detail] if detail else []
+        if untested:
+            more.append(f"untested: {'; '.join(untested)}")
+        cells = (judged.claim.says, f"**{word}**", "; ".join(more))
+        lines.append(f"|{'|'.join(escaped(cell) for cell in cells)}|")
+    return "\n".join(lines)
 
 
 def _section(judged: Judged) -> Iterator[str]:

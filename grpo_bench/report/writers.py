@@ -240,7 +240,7 @@ def grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMNS) -> str
     """A table of strings in Markdown, columns aligned, a row for each line of a cell. No spaces
     beside the bars: ten columns would be twenty characters wider."""
     titles = list(shown.columns)
-    rows = [[cell.replace("|", "\\|") for cell in line] for line in _lines(shown)]
+    rows = [[escaped(cell) for cell in line] for line in _lines(shown)]
     widths = [max(2, *map(len, column)) for column in zip(titles, *rows, strict=True)]  # ":-"
     left = [title in text_columns for title in titles]
 
@@ -253,6 +253,11 @@ def grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMNS) -> str
         for n, is_left in zip(widths, left, strict=True)
     ]
     return "\n".join(map(line, [titles, rule, *rows]))
+
+
+def escaped(cell: str) -> str:
+    """A text as a cell of a table in Markdown."""
+    return cell.replace("|", "\\|")
 
 
 def _lines(shown: pd.DataFrame) -> list[list[str]]:
