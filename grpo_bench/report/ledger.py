@@ -45,7 +45,8 @@ def verdicts(ledger: Sequence[Judged]) -> str:
         word, detail, untested = judged.verdict
         more = [detail] if detail else []
         if untested:
-            more.append(f"untested: {'; '.join(untested)}")
+            what = "; ".join(untested)
+            more.append(what if word == "untested" else f"untested: {what}")
         cells = (judged.claim.says, f"**{word}**", "; ".join(more))
         lines.append(f"|{'|'.join(escaped(cell) for cell in cells)}|")
     return "\n".join(lines)
