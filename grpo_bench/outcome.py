@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 
 from grpo_bench.config import Config
 from grpo_bench.records import TRAINING, holder, read_manifest
-
-LONGEST_REASON = 300  # characters; all of it is in error.txt
+from grpo_bench.records.store import last_line
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ def outcome(folder: Path, config: Config) -> Outcome:
     if status == "running":
         reason = f"in process {holder(folder)}"
     elif status != "ok" and (folder / "error.txt").exists():
-        lines = (folder / "error.txt").read_text(encoding="utf-8").split("\n")
-        reason = ([line for line in lines if line.strip()] or [""])[-1][:LONGEST_REASON]
+        reason = last_line((folder / "error.txt").read_text(encoding="utf-8"))
     last: dict[str, float] = {}
     if (folder / "metrics.parquet").exists():
         # ParquetFile, for read_table would take a folder called a=b for a column

@@ -30,6 +30,8 @@ from grpo_bench.records.schema import (
     run_folder,
 )
 
+LONGEST_REASON = 300  # characters of a traceback's last line; all of it is in error.txt
+
 
 def plan(results: Path, config: dict[str, Any]) -> Path:
     """The folder of a run, with a manifest of status ``planned`` unless it has one already."""
@@ -234,6 +236,12 @@ class Run:
             self.finish()
         else:
             self.finish(status_of(error), "".join(traceback.format_exception(error)))
+
+
+def last_line(text: str) -> str:
+    """Of a traceback the last line that is not blank, cut at ``LONGEST_REASON``; "" without one."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    return lines[-1][:LONGEST_REASON] if lines else ""
 
 
 def status_of(error: BaseException) -> Status:
