@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grpo_bench.meter": {"torch", "psutil"},
     "grpo_bench.records": {"numpy", "pandas", "pyarrow", "psutil", "grpo_bench.meter"},
     "grpo_bench.report": {
-        *("numpy", "pandas", "grpo_bench.records", "grpo_bench.stats"),
+        *("numpy", "pandas", "matplotlib", "grpo_bench.records", "grpo_bench.stats"),
     },
     "grpo_bench.grpo": {
         *("numpy", "torch", "gymnasium", "stable_baselines3"),
@@ -179,6 +179,7 @@ def test_the_wheel_holds_everything(wheel: Path) -> None:
     wanted = [str(p.relative_to(ROOT / "envs")) for p in FOLDERS["grpo_envs"].rglob("*.py")]
     wanted += [str(p.relative_to(ROOT)) for p in FOLDERS["grpo_bench"].rglob("*.py")]
     wanted += [f"grpo_bench/{p.relative_to(ROOT)}" for p in (ROOT / "conf").rglob("*.yaml")]
+    wanted += [f"grpo_bench/report/html/page.{kind}" for kind in ("css", "js")]
     wanted += [str(p.relative_to(ROOT)) for p in (ROOT / "hydra_plugins").rglob("*.py")]
     wanted += [
         f"grpo_envs/data/{name}"
