@@ -59,9 +59,10 @@ def of_records(results: Path, config: DictConfig) -> int:
     print_tables(tables)
     print(f"Written to {out}")
     if config.html:
+        from grpo_bench.report.contents import gather
         from grpo_bench.report.publish import publish  # matplotlib
 
-        print(f"Page: {publish([results], [], out)}")
+        print(f"Page: {publish(gather([results]), out)}")
     return 0
 
 

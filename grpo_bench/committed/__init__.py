@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from grpo_bench.committed import claims, language, pages, records, speed, training
+from grpo_bench.committed import claims, figures, language, pages, records, speed, training, tuning
+from grpo_bench.committed.figures import publish_all
 from grpo_bench.records.files import replace
+
+__all__ = ["check_all", "first_difference", "is_checkout", "make_all", "publish_all"]
 
 RESULTS = Path("results/reference")
 Step = Callable[[Path], dict[Path, str]]
 STEPS: tuple[Step, ...] = (
     records.files,
+    tuning.files,
     speed.files,
     language.files,
     training.files,
@@ -43,10 +47,12 @@ def make_all(root: Path) -> Iterator[Path]:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 replace(root / path, text.encode())
                 yield path
+    yield from figures.draw(root)
 
 
 def check_all(root: Path) -> Iterator[str]:
-    """``path:line`` of each file that is not what its sources give, at the first such line.
+    """``path:line`` of each file that is not what its sources give, at the first such line; of a
+    figure its path.
 
     Raises:
         ValueError: a source is not as it should be.
@@ -56,6 +62,7 @@ def check_all(root: Path) -> Iterator[str]:
             old = _read(root / path)
             if old != text:
                 yield f"{path}:{first_difference(old, text)}"
+    yield from map(str, figures.stale(root))
 
 
 def first_difference(old: str, new: str) -> int:

@@ -85,11 +85,14 @@ class Ends:
     curves: one row per run and evaluation of the validation split, in the order of runs and of
         transitions: ``run``, the ``BUDGETS`` spent until then, and ``success``, the share of the
         problems solved. Of two evaluations after the same transitions the later one counts.
+    notes: the lines of ``notes.txt`` in the folder, if there is one: what whoever made the records
+        knows of them and nothing has measured. Tables repeat them.
     """
 
     runs: pd.DataFrame
     values: pd.DataFrame
     curves: pd.DataFrame
+    notes: tuple[str, ...] = ()
 
 
 def has_records(folder: Path) -> bool:
@@ -142,7 +145,9 @@ def load_ends(folder: Path | str) -> Ends:
         curves = pd.concat([curves, its_curves])
     values = values.loc[[name for name in runs["run"] if name in values.index]]
     curves = _in_order(curves, runs).drop_duplicates(["run", "transitions"], keep="last")
-    return Ends(runs, values, curves.astype({"run": str}).reset_index(drop=True))
+    notes = folder / "notes.txt"
+    lines = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
+    return Ends(runs, values, curves.astype({"run": str}).reset_index(drop=True), tuple(lines))
 
 
 def load_problems(folder: Path | str) -> pd.DataFrame:

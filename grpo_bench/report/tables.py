@@ -78,7 +78,7 @@ def build_tables(
         makers["paired"] = partial(paired, problems=problems)
     about = {
         "header": header(results.runs),
-        "footnotes": footnotes(groups, algo),
+        "footnotes": [*results.notes, *footnotes(groups, algo)],
         "reference": in_text(algo),
         "unit": _unit(groups),
     }

@@ -154,3 +154,12 @@ def test_no_problems_have_their_columns(tmp_path):
     found = load_problems(tmp_path)
     assert list(found.columns) == ["run", "problem_id", "success"]
     assert found.empty
+
+
+def test_notes_of_whoever_made_the_records_are_in_every_table(tmp_path):
+    record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6))
+    assert load_ends(tmp_path).notes == ()
+    (tmp_path / "notes.txt").write_text("Other work ran beside.\nA second note.\n")
+    assert load_ends(tmp_path).notes == ("Other work ran beside.", "A second note.")
+    for table in make_tables(tmp_path).values():
+        assert table.attrs["footnotes"] == ["Other work ran beside.", "A second note."]

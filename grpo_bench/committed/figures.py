@@ -1,0 +1,66 @@
+"""The figures of the comparison, and the page with all records.
+
+Whether a figure is what its records give is told by the digest of its numbers, which it names: its
+bytes depend on the version of matplotlib as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from grpo_bench.committed.claims import judged
+from grpo_bench.records.files import replace
+from grpo_bench.records.load import has_records
+from grpo_bench.report.contents import Report, gather
+from grpo_bench.report.figures import expected_digests, figure_digest, figures
+from grpo_bench.report.html import page
+from grpo_bench.report.memory_parts import memory_parts
+
+RESULTS = Path("results/reference")
+FIGURES = RESULTS / "figures"
+PAGE = RESULTS / "report.html"  # not committed: it repeats what is
+MAIN = "comparison"
+LEFT_OUT = ("tuning",)  # its runs are trials, and have no test
+
+
+def stale(root: Path) -> Iterator[Path]:
+    """The figures that are not there, or do not show what their records give."""
+    for name, digest in expected_digests(_main(root)).items():
+        path = root / FIGURES / name
+        if not path.exists() or figure_digest(path.read_bytes()) != digest:
+            yield FIGURES / name
+
+
+def draw(root: Path) -> Iterator[Path]:
+    """Draw the stale figures; their paths."""
+    needed = set(stale(root))
+    if not needed:
+        return
+    (root / FIGURES).mkdir(exist_ok=True)
+    for name, data in figures(_main(root)).items():
+        if FIGURES / name in needed:
+            replace(root / FIGURES / name, data)
+            yield FIGURES / name
+
+
+def publish_all(root: Path) -> Path:
+    """Write the page of all records but the trials; its path."""
+    others = sorted(
+        folder
+        for folder in (root / RESULTS).iterdir()
+        if folder.name not in (MAIN, *LEFT_OUT) and has_records(folder)
+    )
+    folders = [root / RESULTS / MAIN, *others]
+    replace(root / PAGE, page(gather(folders, judged(root), _memory(root))).encode())
+    return PAGE
+
+
+def _main(root: Path) -> Report:
+    return gather([root / RESULTS / MAIN], memory=_memory(root))
+
+
+def _memory(root: Path) -> pd.DataFrame:
+    return memory_parts(pd.read_csv(root / RESULTS / "memory.csv"))
