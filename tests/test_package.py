@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grpo_bench.meter": {"torch", "psutil"},
     "grpo_bench.records": {"numpy", "pandas", "pyarrow", "psutil", "grpo_bench.meter"},
     "grpo_bench.report": {
-        *("numpy", "pandas", "matplotlib", "grpo_bench.records", "grpo_bench.stats"),
+        *("numpy", "pandas", "rich", "matplotlib", "grpo_bench.records", "grpo_bench.stats"),
     },
     "grpo_bench.grpo": {
         *("numpy", "torch", "gymnasium", "stable_baselines3"),

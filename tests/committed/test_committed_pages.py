@@ -94,7 +94,7 @@ def test_the_other_pages_too(root: Path) -> None:
     (root / "docs" / "words.md").write_text("No table.\n")
     assert update(root) == [root / "README.md", root / "docs" / "numbers.md"]
     text = (root / "docs" / "numbers.md").read_text()
-    assert "**Accuracy: " in text and "**Summary: " in text and "old" not in text
+    assert "**Accuracy: " in text and "**Summary: " in text and "\nold\n" not in text
 
 
 @pytest.mark.parametrize(
