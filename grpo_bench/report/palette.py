@@ -2,7 +2,7 @@
 
 Six that stay apart in normal sight and without red, green or blue (Machado et al. 2009, simulated:
 at least 25 apart in CIE Lab), each with a contrast of 3 or more to the ground. The seventh row has
-the first colour again, dashed.
+the second colour again, dashed: nothing looks like the first one.
 """
 
 from __future__ import annotations
@@ -24,4 +24,5 @@ def part_colours(*, dark: bool) -> tuple[str, ...]:
 def colour_and_dash(index: int) -> tuple[int, tuple[int, ...]]:
     """Of the row ``index``: its place in ``LIGHT`` and ``DARK``, and the lengths of its dashes and
     gaps in points."""
-    return index % len(LIGHT), DASHES[index // len(LIGHT) % len(DASHES)]
+    turn = index // len(LIGHT)
+    return (index + turn) % len(LIGHT), DASHES[turn % len(DASHES)]

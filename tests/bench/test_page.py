@@ -286,7 +286,7 @@ def test_places_on_a_chart() -> None:
     middle = elements.short((top + below) / 2)
     assert f'd="M{left} {middle}L{right} {top}L{right} {top}L{left} {below}Z"' in drawn
     assert f'<circle cx="{right}" cy="{top}" r="2.4" class="dot"><title>last</title>' in drawn
-    assert '<g class="s7 c1">' in drawn
+    assert '<g class="s7 c2">' in drawn
 
 
 def test_bars_are_as_long_as_what_they_count() -> None:
@@ -378,7 +378,7 @@ def test_contrast_of_texts_and_lines(text: str) -> None:
 def test_lines_beyond_the_colours_are_dashed() -> None:
     n = len(palette.LIGHT)
     assert [palette.colour_and_dash(i) for i in (0, n - 1)] == [(0, ()), (n - 1, ())]
-    assert palette.colour_and_dash(n) == (0, palette.DASHES[1])
+    assert palette.colour_and_dash(n) == (1, palette.DASHES[1])
     styles = {palette.colour_and_dash(i) for i in range(n * len(palette.DASHES))}
     assert len(styles) == n * len(palette.DASHES)
 
