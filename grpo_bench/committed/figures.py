@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from grpo_bench.committed.claims import judged
+from grpo_bench.committed.records import folders
 from grpo_bench.records.files import replace
-from grpo_bench.records.load import has_records
 from grpo_bench.report.contents import Report, gather
 from grpo_bench.report.figures import expected_digests, figure_digest, figures
 from grpo_bench.report.html import page
@@ -23,7 +23,6 @@ RESULTS = Path("results/reference")
 FIGURES = RESULTS / "figures"
 PAGE = RESULTS / "report.html"  # not committed: it repeats what is
 MAIN = "comparison"
-LEFT_OUT = ("tuning",)  # its runs are trials, and have no test
 
 
 def stale(root: Path) -> Iterator[Path]:
@@ -48,13 +47,8 @@ def draw(root: Path) -> Iterator[Path]:
 
 def publish_all(root: Path) -> Path:
     """Write the page of all records but the trials; its path."""
-    others = sorted(
-        folder
-        for folder in (root / RESULTS).iterdir()
-        if folder.name not in (MAIN, *LEFT_OUT) and has_records(folder)
-    )
-    folders = [root / RESULTS / MAIN, *others]
-    replace(root / PAGE, page(gather(folders, judged(root), _memory(root))).encode())
+    order = sorted(folders(root), key=lambda folder: folder.name != MAIN)
+    replace(root / PAGE, page(gather(order, judged(root), _memory(root))).encode())
     return PAGE
 
 

@@ -9,13 +9,19 @@ from grpo_bench.report.reading import make_tables
 from grpo_bench.report.writers import written
 
 RESULTS = Path("results/reference")
+TRIALS = "tuning"  # what has a table of its own, see ``tuning``
+
+
+def folders(root: Path) -> list[Path]:
+    """The folders of records, but for the trials of the tuning."""
+    found = sorted((root / RESULTS).iterdir())
+    return [folder for folder in found if folder.name != TRIALS and has_records(folder)]
 
 
 def files(root: Path) -> dict[Path, str]:
     """The tables as Markdown, CSV and LaTeX."""
     return {
         RESULTS / folder.name / "tables" / name: text
-        for folder in sorted((root / RESULTS).iterdir())
-        if has_records(folder)
+        for folder in folders(root)
         for name, text in written(make_tables(folder)).items()
     }

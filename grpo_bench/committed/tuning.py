@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import open_dict
 
 from grpo_bench import tune
@@ -15,9 +17,17 @@ from grpo_bench.records.load import load_ends
 RECORDS = Path("results/reference/tuning")
 
 
+def composing() -> AbstractContextManager[None]:
+    """Where configurations can be composed; a program of Hydra's can already."""
+    if GlobalHydra.instance().is_initialized():
+        return nullcontext()
+    context: AbstractContextManager[None] = initialize_config_dir(str(CONF), version_base="1.3")
+    return context
+
+
 def files(root: Path) -> dict[Path, str]:
     """``trials.csv``, ``trials.md`` and conf/tuned."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with composing():
         settings = compose("tune")
         with open_dict(settings):
             settings.results = RECORDS.as_posix()
