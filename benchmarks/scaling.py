@@ -46,7 +46,10 @@ PROBLEMS, TRANSITIONS = 64, 2048  # of an iteration, where the group grows
 WIDTH_TRANSITIONS = 256  # of an iteration, where the network grows
 WIDTHS = {"vlm": (32, 64, 128, 256, 512, 1024), "arithmetic": (32, 64, 128, 256)}
 # One iteration, and the evaluations around it: what a run costs beside its learning.
-SMALLEST = ["env=vlm", "budget=smoke", f"budget.transitions={TRANSITIONS}", "budget.evaluations=1"]
+SMALLEST = [
+    *("env=vlm", "tuned=none", "budget=smoke"),
+    *(f"budget.transitions={TRANSITIONS}", "budget.evaluations=1"),
+]
 SEEDS = 100  # of a setting, among the records of more seeds
 PARTS = ("environments", "iterations", "widths", "runs", "records")
 SECONDS_LIMIT, MEMORY_LIMIT = 10.0, 1000.0  # s and MB, of the tables of 10,000 records

@@ -135,7 +135,13 @@ def fresh(code: str, turn: int, marks: int = 1, modules: str = "") -> Process:
 
 def start_of_a_run(env: str, results: Path) -> str:
     """Code that goes as far as the learning of a run."""
-    arguments = [f"env={env}", "budget=smoke", f"results={results}", "env.warmup=null"]
+    arguments = [
+        f"env={env}",
+        "tuned=none",
+        "budget=smoke",
+        f"results={results}",
+        "env.warmup=null",
+    ]
     return f"{LATER}\nrun(*{arguments!r})"
 
 

@@ -99,7 +99,9 @@ def configured(overrides: Sequence[str], turn: int) -> Run:
     """A run of ``conf/``. Its learning rate falls to 0 over the full budget, which leaves each the
     time to come to the highest accuracy."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose("config", ["env=vlm", "budget=full", f"seed={turn}", *overrides])
+        composed = compose(
+            "config", ["env=vlm", "tuned=none", "budget=full", f"seed={turn}", *overrides]
+        )
     config = resolved(composed)
     return make_model(config, "cpu"), config["budget"]["transitions"]
 

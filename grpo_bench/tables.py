@@ -97,7 +97,8 @@ def main(config: DictConfig) -> None:
             status = of_records(results, config)
     except (FileNotFoundError, ValueError) as error:
         raise SystemExit(str(error)) from None
-    raise SystemExit(status)
+    if status:
+        raise SystemExit(status)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ SMALL = [f"env.train.episodes={EPISODES}", "env.network.widths=[16,8]"]
 def config(results: Path, *overrides: str) -> dict[str, Any]:
     """A resolved configuration of a small network on the VLM task, at the smallest budget."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        fixed = ["budget=smoke", f"results='{results}'", *SMALL]
+        fixed = ["budget=smoke", "tuned=none", f"results='{results}'", *SMALL]
         return resolved(compose("config", [*fixed, *overrides]))
 
 

@@ -18,9 +18,11 @@ SHORT_WARMUP = ["env.warmup.steps=2", "env.warmup.batch_size=8"]
 
 
 def config(results: Path, *overrides: str) -> dict[str, Any]:
-    """A resolved configuration at the smallest budget."""
+    """A resolved configuration at the smallest budget, of algorithms as their files say."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolved(compose("config", ["budget=smoke", f"results='{results}'", *overrides]))
+        return resolved(
+            compose("config", ["budget=smoke", "tuned=none", f"results='{results}'", *overrides])
+        )
 
 
 def evaluate_few_problems(env: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,13 @@ def folder(tmp_path_factory):
 
 
 def test_the_critics_of_ppo_are_in_order(folder):
-    for table in make_tables(folder).values():
+    tables = make_tables(folder)
+    assert list(tables.pop("trades")["critic"]) == ["separate", "shared trunk", "LoRA"]
+    for table in tables.values():
         algos = [algo for algo in table["algo"] if algo != "ppo"]
         assert algos[:3] == ["grpo", "ppo_shared", "ppo_lora"]
         assert algos == algos[:3] * (len(algos) // 3)  # once for each budget or score
-    assert list(make_tables(folder)["speed"]["algo"])[1] == "ppo"
+    assert list(tables["speed"]["algo"])[1] == "ppo"
 
 
 def test_speed_of_tokens_by_hand(folder):

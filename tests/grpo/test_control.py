@@ -10,7 +10,7 @@ from grpo_envs.vlm import VLMTask
 
 G, P = 8, 16
 OPTIONS = {"source": "synthetic", "difficulty": 0.0, "embed_dim": 40}
-CHANCE, PROBLEMS = 0.25, 2000
+CHANCE, PROBLEMS = 0.25, 1000
 
 
 class Shuffled(VectorWrapper):
