@@ -44,7 +44,7 @@ def held_out_accuracy(wrap, seed):
     return task.step(state, actions).success.mean()
 
 
-# 99.99 % of binomial(2000, 0.25) / 2000: four standard deviations
+# 99.99 % of binomial(1000, 0.25) / 1000: four standard deviations
 INTERVAL = 4 * np.sqrt(CHANCE * (1 - CHANCE) / PROBLEMS)
 
 
