@@ -41,7 +41,7 @@ from grpo_bench.report.comparison import COMPONENTS, Group, group_runs, referenc
 from grpo_bench.report.curves import run_curves
 from grpo_bench.report.origin import footnotes, header
 from grpo_bench.report.paired import paired
-from grpo_bench.report.trades import trades
+from grpo_bench.report.trades import critic_of, trades
 from grpo_bench.report.words import captions, in_text, readings
 from grpo_bench.stats import deviation
 
@@ -90,6 +90,9 @@ def build_tables(
         if table.empty:
             continue
         table.attrs = about | {"caption": all_captions[name], "reading": all_readings[name]}
+        if name == "trades":  # what is found in other algorithms is no matter of it
+            its = [g for g in groups if g.algo == "grpo" or critic_of(g) is not None]
+            table.attrs["footnotes"] = [*results.notes, *footnotes(its, algo)]
         tables[name] = table
     return tables
 

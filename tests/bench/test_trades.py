@@ -75,12 +75,15 @@ def test_by_hand() -> None:
 
 def test_runs_that_failed_stay_in_both_denominators() -> None:
     failed = [run("grpo", 3, status="oom"), run("ppo", 3, status="failed")]
-    tables = build_tables(ends_of(GRPO + PPO + failed))
+    elsewhere = run("rloo", 4, status="nan")
+    tables = build_tables(ends_of(GRPO + PPO + [*failed, elsewhere]))
     row = display("trades", tables["trades"]).iloc[0]
     assert (row["ok"], row["PPO ok"]) == ("2/3", "2/3")
     notes = tables["trades"].attrs["footnotes"]
     assert any("oom (seed 3)" in note for note in notes)
     assert any("failed (seed 3)" in note for note in notes)
+    assert not any("rloo" in note for note in notes)  # which is no matter of this table
+    assert any("rloo" in note for note in tables["summary"].attrs["footnotes"])
 
 
 def test_no_row_without_one_of_the_two() -> None:
