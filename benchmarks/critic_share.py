@@ -1,0 +1,128 @@
+"""What PPO's critic takes of its time on small networks, and so what leaving it out can gain.
+
+    python benchmarks/critic_share.py --repeats 5 --out results/benchmarks
+
+Everything learns with the settings of ``python -m grpo_bench.run``, in turns, but from untrained
+weights. ``ppo, critic left out`` is the same program with values of 0, for which no network is
+asked: its speed over PPO's is 1 / (1 - c), with c the critic's share of PPO's seconds. What GRPO
+gains beyond that comes from another program, not from the missing critic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread
+from _training import Speed, learning
+from hydra import compose, initialize_config_dir
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
+from torch import Tensor
+
+import grpo_bench.run  # noqa: F401  (registers the launcher)
+from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.job import make_model
+from grpo_bench.report.numbers import hundredths, significant
+from grpo_bench.report.writers import Column
+
+ENVS = ("vlm", "arithmetic", "format")
+PPO, LEFT_OUT = "ppo", "ppo, critic left out"
+ROWS = {PPO: "ppo", LEFT_OUT: "ppo", "ppo_shared": "ppo_shared", "grpo": "grpo"}
+READING = (
+    "Transitions per second of learning: median of {repeats} turns and [smallest, largest]. Ratio: "
+    "this over ppo, of the same turn: median and [smallest, largest], and geometric mean [95 %, "
+    "t]. Critic share c: 1 - 1 / ratio of the row with the critic left out; bound: 1 / (1 - c), "
+    "that ratio."
+)
+
+
+class WithoutCritic(ActorCriticPolicy):
+    """SB3's actor-critic with values of 0: its critic's network is never asked."""
+
+    def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions (n, ...), values (n, 1) and log-probabilities (n,)."""
+        distribution = self.get_distribution(obs)
+        actions = distribution.get_actions(deterministic=deterministic)
+        shape = (-1, *(self.action_space.shape or ()))
+        log_prob = distribution.log_prob(actions)
+        return actions.reshape(shape), torch.zeros(len(actions), 1), log_prob
+
+    def predict_values(self, obs: PyTorchObs) -> Tensor:
+        """(n, 1)"""
+        first = next(iter(obs.values())) if isinstance(obs, dict) else obs
+        return torch.zeros(len(first), 1)
+
+    def evaluate_actions(
+        self, obs: PyTorchObs, actions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Values (n, 1), log-probabilities (n,) and entropies (n,)."""
+        distribution = self.get_distribution(obs)
+        values = torch.zeros(len(actions), 1)
+        return values, distribution.log_prob(actions), distribution.entropy()
+
+
+def configured(env: str, algo: str) -> Config:
+    """What ``python -m grpo_bench.run`` would run."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return resolved(compose("config", [f"env={env}", f"algo={algo}"]))
+
+
+def make(config: Config, left_out: bool, turn: int) -> BaseAlgorithm:
+    """The model of a turn, from a seed of its own; without its critic if that is asked."""
+    model = make_model({**config, "seed": turn}, "cpu")
+    if left_out:
+        kind = type(model.policy)
+        model.policy.__class__ = type(f"{kind.__name__}WithoutCritic", (WithoutCritic, kind), {})
+    return model
+
+
+def subjects(env: str, seconds: float) -> dict[str, Callable[[int], Speed]]:
+    """What is measured on an environment, each a function of the turn."""
+    return {
+        row: partial(learning, partial(make, configured(env, algo), row == LEFT_OUT), seconds)
+        for row, algo in ROWS.items()
+    }
+
+
+def compare(table: Table, env: str, speeds: dict[str, list[Speed]]) -> None:
+    """The rows of an environment."""
+    rates = {row: [speed.rate for speed in turns] for row, turns in speeds.items()}
+    bound = ratio(rates[LEFT_OUT], rates[PPO])["ratio"]
+    for row in rates:
+        against = {} if row == PPO else ratio(rates[row], rates[PPO])
+        shares = {"share": 1 - 1 / bound} if row == PPO else {}
+        bounds = {"bound": bound} if row == "grpo" else {}
+        labels = {"env": env, "algorithm": row}
+        table.add(labels, spread("rate", rates[row]), shares, against, bounds)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command = parser(__doc__)
+    command.add_argument("--envs", nargs="+", choices=ENVS, default=[*ENVS])
+    command.add_argument("--seconds", type=float, default=2.0, help="of each measurement, at least")
+    options = command.parse_args(arguments)
+    torch.set_num_threads(1)
+    table = Table(
+        caption="What PPO's critic takes of its time on small networks",
+        labels=("env", "algorithm"),
+        columns=[
+            Column("transitions/s", "rate", significant, interval=True),
+            *ratio_columns("this / ppo"),
+            Column("critic share", "share", hundredths),
+            Column("bound", "bound", significant),
+        ],
+        repeats=options.repeats,
+        reading=READING,
+    )
+    for env in options.envs:
+        progress(env)
+        compare(table, env, in_turns(subjects(env, options.seconds), options.repeats))
+    table.write(Path(options.out), "critic_share")
+
+
+if __name__ == "__main__":
+    main()
