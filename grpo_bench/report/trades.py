@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from grpo_bench.report.budgets import AT_EQUAL, Curves, at_equal, places
@@ -22,15 +23,15 @@ CRITICS = {"separate": "separate", "shared": "shared trunk", "lora": "LoRA"}
 
 def trades(groups: Sequence[Group], curves: Curves) -> list[Row]:
     """GRPO beside every PPO of its place: success at equal transitions and at equal seconds, speed
-    and memory. Nothing of other members of GRPO's family."""
-    return [
-        _trade(group, other, curves)
-        for members in places(groups)
-        for group in members
-        if group.algo == "grpo"
-        for other in members
-        if critic_of(other) is not None
-    ]
+    and memory. Nothing of other members of GRPO's family, and of a PPO that is there with several
+    settings nothing either: which would it be?"""
+    rows = []
+    for members in places(groups):
+        number = Counter(group.algo for group in members)
+        rivals = [g for g in members if number[g.algo] == 1 and critic_of(g) is not None]
+        mine = [group for group in members if group.algo == "grpo"]
+        rows += [_trade(group, ppo, curves) for group in mine for ppo in rivals]
+    return rows
 
 
 def critic_of(group: Group) -> str | None:

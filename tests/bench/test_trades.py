@@ -86,6 +86,13 @@ def test_runs_that_failed_stay_in_both_denominators() -> None:
     assert any("rloo" in note for note in tables["summary"].attrs["footnotes"])
 
 
+def test_a_ppo_with_several_settings_is_beside_nobody() -> None:
+    other = run("ppo", 1, curve([0.2, 0.6]), **last(0.8, 200.0, 20.0))
+    other["row"] |= {"variant": "other", "run": "vlm/ppo/other"}
+    assert list(rows(GRPO + PPO + SHARED)) == ["separate", "shared trunk"]
+    assert list(rows(GRPO + PPO + SHARED + [other])) == ["shared trunk"]
+
+
 def test_no_row_without_one_of_the_two() -> None:
     assert "trades" not in build_tables(ends_of(GRPO + OTHER))
     assert "trades" not in build_tables(ends_of(OTHER + PPO))
