@@ -3,8 +3,9 @@ claims judged by them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import pandas as pd
@@ -41,6 +42,8 @@ class Section:
     tables: as ``build_tables`` gives them.
     curves: as ``learning_curves`` gives them.
     profiles: as ``profiles`` of several tasks gives them; no rows of a single environment.
+    notes: what whoever made the records says of all of them.
+    order: the labels of algorithms in the order of the tables, with the places of their colours.
     """
 
     name: str
@@ -48,11 +51,8 @@ class Section:
     tables: dict[str, pd.DataFrame]
     curves: pd.DataFrame
     profiles: pd.DataFrame
-
-    @property
-    def order(self) -> dict[str, int]:
-        """The labels of algorithms in the order of the tables, with their places: their colours."""
-        return {label: i for i, label in enumerate(dict.fromkeys(g.label for g in self.groups))}
+    notes: tuple[str, ...]
+    order: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,27 @@ def gather(
     if not names or len(set(names)) < len(names):
         raise ValueError(f"folders={names}: expected one at least, of different names")
     sections = [read_section(name, path) for name, path in zip(names, folders, strict=True)]
+    orders = coloured([list(section.order) for section in sections])
+    sections = [replace(s, order=order) for s, order in zip(sections, orders, strict=True)]
     if memory is not None:
         memory = memory.assign(component=memory["component"].map(PARTS))
     return Report(title, sections, claims, memory)
+
+
+def coloured(sections: Sequence[Sequence[str]]) -> Iterator[dict[str, int]]:
+    """The places of the colours of labels, section by section: no two of a section share one, and
+    a label keeps the one that it got first, unless another label of its section has it."""
+    first: dict[str, int] = {}
+    for labels in sections:
+        taken: dict[int, str] = {}
+        for label in labels:
+            if label in first:
+                taken.setdefault(first[label], label)
+        kept = set(taken.values())
+        free = (i for i in count() if i not in taken)
+        places = {label: first[label] if label in kept else next(free) for label in labels}
+        first = places | first
+        yield places
 
 
 def read_section(name: str, folder: Path) -> Section:
@@ -131,4 +149,6 @@ def read_section(name: str, folder: Path) -> Section:
         tables=build_tables(ends, None, problems),
         curves=learning_curves(groups, ends),
         profiles=profiles(groups),
+        notes=ends.notes,
+        order={label: i for i, label in enumerate(dict.fromkeys(g.label for g in groups))},
     )

@@ -21,9 +21,11 @@ from grpo_bench.report.plots import (
     log_ticks,
     memory_panels,
     of_the_algorithm,
+    profile_panels,
 )
 
 DPI = 150
+BAND, PROFILE_BAND = 0.16, 0.07  # opacity; profiles lie one upon the other where none differ
 PANEL = (4.2, 2.9)  # inches
 STYLE: dict[Any, Any] = {
     "font.size": 9.0,
@@ -79,14 +81,15 @@ def _curves(plan: Plan) -> Figure:
 
 def _profiles(plan: Plan) -> Figure:
     """A column for each budget."""
-    budgets = plan.data.groupby("budget", sort=False)
-    figure, grid = _grid(1, len(budgets))
-    for (budget, data), axes in zip(budgets, grid[0], strict=True):
+    shown = profile_panels(plan.data)
+    figure, grid = _grid(1, len(shown))
+    for (title, data), axes in zip(shown, grid[0], strict=True):
         for algo, rows in data.groupby("algo", sort=False):
             columns = ["tau", "share", "low", "high"]
-            _line(axes, plan.order[str(algo)], str(algo), *rows[columns].to_numpy().T)
+            numbers = rows[columns].to_numpy().T
+            _line(axes, plan.order[str(algo)], str(algo), *numbers, opacity=PROFILE_BAND)
         axes.set(xlabel="normalised score τ", ylabel="share of runs above τ", ylim=(0, 1.02))
-        axes.set(title=f"budget {budget}", xlim=(0, 1))
+        axes.set(title=title, xlim=(data["tau"].min(), 1))
     _legend(figure, grid[0, 0])
     return figure
 
@@ -97,7 +100,8 @@ def _memory(plan: Plan) -> Figure:
     shown = memory_panels(plan.data)
     figure, grid = _grid(len(shown), 2, bars=max(rows["algo"].nunique() for _, rows in shown))
     for (title, rows), pair in zip(shown, grid, strict=True):
-        views = ((title, rows), (f"{title}: networks, optimiser, rollout", of_the_algorithm(rows)))
+        own = of_the_algorithm(rows)
+        views = ((f"{title}: the whole process", rows), ("networks, optimiser, rollout", own))
         for (words, parts), axes in zip(views, pair, strict=True):
             algos = list(dict.fromkeys(rows["algo"]))
             name, unit = bytes_unit(parts.groupby("algo")["bytes"].sum().max())
@@ -105,7 +109,9 @@ def _memory(plan: Plan) -> Figure:
             for component, place in places.items():
                 sizes = parts[parts["component"] == component].set_index("algo")["bytes"]
                 width = sizes.reindex(algos, fill_value=0.0).to_numpy() / unit
-                axes.barh(algos, width, left=begin, color=colours[place], label=component)
+                edge = {"edgecolor": "white", "linewidth": 0.5}
+                colour = colours[place]
+                axes.barh(algos, width, left=begin, color=colour, label=component, **edge)
                 begin = begin + width
             axes.invert_yaxis()
             axes.set(title=words, xlabel=name)
@@ -117,21 +123,23 @@ def _summary(plan: Plan) -> Figure:
     """A column for each measure, a row for each comparison."""
     labels = list(dict.fromkeys(plan.data["label"]))
     measures = [m for m in MEASURES if m.title in set(plan.data["measure"])]
-    figure, grid = _grid(1, len(measures), bars=len(labels), width=2.6)
+    figure, grid = _grid(1, len(measures), bars=1.7 * len(labels), width=2.15)
+    named = ["\n".join(label.rsplit(", ", 1)) for label in labels]
     for measure, axes in zip(measures, grid[0], strict=True):
         rows = plan.data[plan.data["measure"] == measure.title]
         y = [labels.index(label) for label in rows["label"]]
         axes.hlines(y, rows["low"], rows["high"], color=LIGHT[0])
         axes.plot(rows["estimate"], y, "o", color=LIGHT[0], markersize=5)
         axes.axvline(measure.none, color="black", linestyle=":", linewidth=1)
-        axes.set_yticks(range(len(labels)), labels if axes is grid[0, 0] else [])
+        axes.set_yticks(range(len(labels)), named if axes is grid[0, 0] else [])
         axes.set_ylim(len(labels) - 0.5, -0.5)
         if measure.is_ratio:
             axes.set_xscale("log")
             places = log_ticks(*axes.get_xlim())
             axes.set_xticks(places, [f"{x:,.12g}" for x in places])
             axes.set_xticks([], minor=True)
-        axes.set(title=f"{measure.title}\n{measure.better} is better")
+        title = measure.title.replace(", ", ",\n") if "," in measure.title else measure.title
+        axes.set_title(f"{title}\n{measure.better} is better", fontsize="medium")
     return figure
 
 
@@ -143,15 +151,17 @@ def _line(
     y: np.ndarray,
     low: np.ndarray,
     high: np.ndarray,
+    *,
+    opacity: float = BAND,
 ) -> None:
     colour, dash = colour_and_dash(index)
     style = (0, dash) if dash else "-"
     axes.plot(x, y, color=LIGHT[colour], linestyle=style, linewidth=1.6, label=label)
-    axes.fill_between(x, low, high, color=LIGHT[colour], alpha=0.16, linewidth=0)
+    axes.fill_between(x, low, high, color=LIGHT[colour], alpha=opacity, linewidth=0)
 
 
 def _grid(
-    rows: int, columns: int, *, bars: int | None = None, width: float = PANEL[0]
+    rows: int, columns: int, *, bars: float | None = None, width: float = PANEL[0]
 ) -> tuple[Figure, np.ndarray]:
     """A figure and its axes, (rows, columns), each as high as a panel or as so many bars need."""
     height = PANEL[1] if bars is None else 1.0 + 0.24 * bars

@@ -114,10 +114,15 @@ def trades_of(sections: Sequence[Section]) -> pd.DataFrame:
         return pd.DataFrame(columns=["env", "budget"])
     table = pd.concat(some, ignore_index=True)
     table.attrs = next(s.tables["trades"].attrs for s in sections if "trades" in s.tables)
+    table["task"] = task_names(table)
+    return table
+
+
+def task_names(table: pd.DataFrame) -> list[str]:
+    """The environment of each row, with the budget where there are several of it."""
     budgets = table.groupby("env")["budget"].nunique()
     pairs = zip(table["env"], table["budget"], strict=True)
-    table["task"] = [env if budgets[env] == 1 else f"{env}, {budget}" for env, budget in pairs]
-    return table
+    return [env if budgets[env] == 1 else f"{env}, {budget}" for env, budget in pairs]
 
 
 def trade_rows(trades: pd.DataFrame) -> pd.DataFrame:
@@ -150,10 +155,18 @@ def component_places(parts: pd.DataFrame) -> dict[str, int]:
     return own | {name: len(OWN) + i for i, name in enumerate(others)}
 
 
-def profile_panels(section: Section) -> list[tuple[str, pd.DataFrame]]:
+def profile_panels(profiles: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The performance profiles of each budget: a title, and rows of ``Section.profiles``."""
-    frames = section.profiles.groupby("budget", sort=False)
-    return [(f"budget {budget}", rows) for budget, rows in frames]
+    frames = profiles.groupby("budget", sort=False)
+    return [(f"budget {budget}", differing(rows)) for budget, rows in frames]
+
+
+def differing(profiles: pd.DataFrame) -> pd.DataFrame:
+    """Profiles from the last tenth on below which there is every run of all of them."""
+    first = profiles.loc[profiles["share"] < 1, "tau"].min()
+    if math.isnan(first):
+        return profiles
+    return profiles[profiles["tau"] >= math.floor(first * 10 - 1e-9) / 10 - 1e-9]
 
 
 def memory_panels(parts: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

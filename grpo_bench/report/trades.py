@@ -50,6 +50,7 @@ def _trade(group: Group, ppo: Group, curves: Curves) -> Row:
     return {
         **names(group),
         "critic": CRITICS.get(critic, critic),
+        "ppo": ppo.label,
         "ppo_ok": len(ppo.values),
         "ppo_planned": len(ppo.runs),
         **spread("test_success", group.column(TEST_SUCCESS)),

@@ -35,6 +35,7 @@ def record(
     *,
     status: Status = "ok",
     env: str = "vlm",
+    budget: str = "smoke",
     origin: Provenance = ORIGIN,
     components: Sequence[str] = (),
     findings: Sequence[str] = (),
@@ -44,7 +45,7 @@ def record(
 ) -> None:
     """One run that logs 0 for everything at first, then ``last``. ``model``: settings of a language
     model, ``others``: of the algorithm."""
-    names = {"env": {"name": env}, "algo": {"name": algo} | others, "budget": {"name": "smoke"}}
+    names = {"env": {"name": env}, "algo": {"name": algo} | others, "budget": {"name": budget}}
     names |= {} if model is None else {"model": model}
     config = {**names, "seed": seed, "results": str(results)}
     run = claim(plan(results, config), config, seeds={}, provenance=origin, concurrency=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -80,6 +81,21 @@ def test_colours_are_those_of_the_page(report: Report, files: dict[str, bytes]) 
     svg = files["main-curves-vlm.svg"].decode()
     for i, label in enumerate(report.sections[0].order):
         assert palette.LIGHT[i] in svg, label
+
+
+def test_texts_are_legible_in_a_column_of_900_pixels(files: dict[str, bytes]) -> None:
+    """As wide as a README, in which nothing is wider than itself."""
+    for name, data in files.items():
+        if name.endswith(".svg"):
+            width = float(str(ElementTree.fromstring(data).get("width")).removesuffix("pt"))
+            sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", data.decode())}
+            assert sizes and min(sizes) * min(4 / 3, 900 / width) >= 9, name
+
+
+def test_a_row_of_the_summary_is_named_in_two_lines(files: dict[str, bytes]) -> None:
+    texts = list(ElementTree.fromstring(files["main-summary.svg"]).itertext())
+    assert texts.count("separate critic") == texts.count("shared trunk critic") == 2
+    assert "format, separate critic" not in texts
 
 
 def test_hostile_names_stay_text(files: dict[str, bytes]) -> None:

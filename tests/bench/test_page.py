@@ -18,10 +18,11 @@ from bench_records import record, values
 from grpo_bench.records import RecordError
 from grpo_bench.records.errors import load_errors
 from grpo_bench.report import display, palette, plots
-from grpo_bench.report.contents import REST, Report, gather, recorded_parts
-from grpo_bench.report.html import charts, elements, page
+from grpo_bench.report.contents import REST, Report, coloured, gather, recorded_parts
+from grpo_bench.report.html import charts, elements, page, panels
+from grpo_bench.report.writers import without_budget
 
-VOID = {"meta", "link", "input"}
+VOID = {"meta", "link", "input", "wbr"}
 Attributes = dict[str, str | None]
 
 
@@ -136,11 +137,13 @@ def test_cells_are_those_of_the_tables(report: Report, tree: Tree) -> None:
     seen: Counter[str] = Counter()
     for section in report.sections:
         for name, table in section.tables.items():
-            caption = table.attrs["caption"]
-            first = name == "trades" and section is report.sections[0]
-            label = caption + "'" * (seen[caption] + first)  # the first screen has one more
+            if name == "trades":  # on the first screen alone
+                assert table.attrs["caption"] not in tree.rows
+                continue
+            shown = without_budget(display(name, table))
+            caption = shown.attrs["caption"]
+            label = caption + "'" * seen[caption]
             seen[caption] += 1
-            shown = display(name, table)
             (titles, *rows) = tree.rows[label]
             assert [text for _, text in titles] == list(shown.columns)
             assert [[text for _, text in row] for row in rows] == shown.to_numpy().tolist()
@@ -148,7 +151,7 @@ def test_cells_are_those_of_the_tables(report: Report, tree: Tree) -> None:
 
 def test_numbers_are_sorted_as_numbers(report: Report, tree: Tree) -> None:
     table = report.sections[0].tables["accuracy"]
-    (titles, *rows) = tree.rows[table.attrs["caption"]]
+    (titles, *rows) = tree.rows["Accuracy: GRPO beside PPO; budget smoke"]
     column = [text for _, text in titles].index("test success")
     values_of = [row[column][0]["data-value"] for row in rows]
     expected = ["" if math.isnan(x) else f"{x:.12g}" for x in table["test_success"]]
@@ -161,7 +164,7 @@ def test_numbers_are_sorted_as_numbers(report: Report, tree: Tree) -> None:
 
 
 def test_the_first_screen_has_each_critic(report: Report, tree: Tree) -> None:
-    (titles, *rows) = tree.rows[report.sections[0].tables["trades"].attrs["caption"]]
+    (titles, *rows) = tree.rows["GRPO beside each critic of PPO"]
     names = [text for _, text in titles]
     columns = [names.index(name) for name in ("task", "critic", "ok", "PPO ok", "speed ×")]
     assert [tuple(row[i][1] for i in columns) for row in rows] == [
@@ -170,14 +173,74 @@ def test_the_first_screen_has_each_critic(report: Report, tree: Tree) -> None:
         ("vlm", "separate", "2/3", "3/3", "3.00"),
         ("vlm", "shared trunk", "2/3", "3/3", "3.00"),
     ]
-    told = "main: in accuracy at equal transitions GRPO is ahead in 4 of 4 comparisons, behind in 0"
+    told = "main. Accuracy after as many transitions: GRPO is ahead in 4 of 4 comparisons. "
     assert told in tree.text
-    assert "Times PPO's: speed 3.00, peak memory 0.50, static memory 0." in tree.text
+    assert (
+        "Beside PPO, GRPO makes 3.00 times as many transitions per second; its process holds 0.50 "
+        "times as much memory at its peak; policy, critic, reference, gradients and optimiser "
+        "state together are 0."
+    ) in tree.text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["grpo better"], "GRPO is ahead"),
+        (["ppo better", ""], "PPO is ahead"),
+        (["cannot tell (needs 3)"], "the two cannot be told apart"),
+        (["cannot tell"] * 2, "none of 2 comparisons tells the two apart"),
+        (["ppo_shared better"] * 2, "PPO is ahead in 2 of 2 comparisons"),
+        (
+            ["grpo better", "ppo better", "ppo_shared better", "cannot tell"],
+            "GRPO is ahead in 1 of 4 comparisons and PPO in 2; 1 cannot be told apart",
+        ),
+    ],
+)
+def test_verdicts_in_words(verdicts: list[str], expected: str) -> None:
+    assert panels.count_verdicts(pd.Series(verdicts)) == expected
+
+
+def test_notes_stand_where_the_numbers_do(tmp_path: Path) -> None:
+    """Of the first screen and of the section; rows of other records have no mark."""
+    make_records(tmp_path)
+    for seed in (1, 2):
+        record(tmp_path / "noisy", "grpo", seed, values(0.5, 2000, 2e8), env="cards")
+        record(tmp_path / "noisy", "ppo", seed, values(0.5, 1000, 2e8), env="cards", kind="ppo")
+    (tmp_path / "noisy" / "notes.txt").write_text("Other work ran\nMade before", "utf-8")
+    made = page(gather([tmp_path / "main", tmp_path / "noisy"]))
+    tree = Tree(made)
+    (_, *rows) = tree.rows["GRPO beside each critic of PPO"]
+    assert [row[0][1] for row in rows] == ["format"] * 2 + ["vlm"] * 2 + ["cards ¹"]
+    assert "noisy¹. Accuracy" in tree.text and "main. Accuracy" in tree.text
+    first, rest = made.split('<section id="claims">')
+    assert "¹ noisy: Other work ran. Made before." in first
+    assert '<text x="118" y="' in rest and ">cards ¹</text>" in rest
+    section = rest.split('<section id="section-noisy">')[1]
+    assert section.index("<li>Other work ran</li>") < section.index("<table")
+
+
+def test_a_section_says_what_its_records_are_of(tree: Tree) -> None:
+    assert "19 runs: 4 algorithms on format, vlm, 1 to 3 seeds each. " in tree.text
+    assert "1 run: grpo on vlm, 1 seed each. " in tree.text
+
+
+def test_budgets_stand_where_they_tell(tmp_path: Path) -> None:
+    """In the caption where all rows share one, else beside environments that have several."""
+    record(tmp_path / "main", "grpo", 1, values(0.5, 1000, 2e8), env="cards")
+    for budget in ("short", "long"):
+        record(tmp_path / "main", "grpo", 1, values(0.5, 1000, 2e8), budget=budget)
+    tree = Tree(page(gather([tmp_path / "main"])))
+    (caption,) = (name for name in tree.rows if name.startswith("Accuracy"))
+    assert "budget" not in caption
+    (titles, *rows) = tree.rows[caption]
+    assert [text for _, text in titles][:3] == ["env", "algo", "ok"]
+    assert sorted(row[0][1] for row in rows) == ["cards", "vlm, long", "vlm, short"]
 
 
 def test_colour_repeats_the_verdict(tree: Tree) -> None:
     kinds = set()
-    for caption in ("Summary: what GRPO trades against PPO", "Accuracy: GRPO beside PPO"):
+    for name in ("Summary: what GRPO trades against PPO", "Accuracy: GRPO beside PPO"):
+        caption = f"{name}; budget smoke"
         (titles, *rows) = tree.rows[caption]
         column = [text for _, text in titles].index("verdict")
         for row in rows:
@@ -193,7 +256,7 @@ def test_colour_repeats_the_verdict(tree: Tree) -> None:
 
 def test_a_row_leads_to_its_runs(report: Report, text: str, tree: Tree) -> None:
     section = report.sections[0]
-    (_, *rows) = tree.rows["Accuracy: GRPO beside PPO"]
+    (_, *rows) = tree.rows["Accuracy: GRPO beside PPO; budget smoke"]
     assert len(rows) == len(section.groups)
     links = re.findall(r'<a href="#(runs-main-\d+)">(\d/\d)</a>', text)
     for i, group in enumerate(section.groups):
@@ -201,8 +264,23 @@ def test_a_row_leads_to_its_runs(report: Report, text: str, tree: Tree) -> None:
         (block,) = re.findall(rf'<details id="runs-main-{i}" class="runs">.*?</tbody>', text)
         ids = re.findall(r'<tr id="([^"]+)">', block)
         assert ids == [plots.name_of("run", "main", run) for run in group.runs["run"]]
-    kinds = {row[3][1]: row[3][0]["class"] for row in rows}
+    kinds = {row[2][1]: row[2][0]["class"] for row in rows}
     assert kinds == {"3/3": "n", "2/3": "n missing", "1/1": "n"}
+
+
+def test_counts_of_ppo_lead_to_its_runs(report: Report, text: str) -> None:
+    section = report.sections[0]
+    (first,) = re.findall(r'id="all-trades".*?</table>', text)
+    for row, trade in zip(
+        re.findall(r"<tr><td.*?</tr>", first),
+        section.tables["trades"].to_dict("records"),
+        strict=True,
+    ):
+        places = [
+            next(i for i, g in enumerate(section.groups) if (g.env, g.label) == (trade["env"], who))
+            for who in (trade["algo"], trade["ppo"])
+        ]
+        assert re.findall(r'href="#([^"]*)"', row) == [f"runs-main-{i}" for i in places]
 
 
 def test_a_run_that_failed_is_listed_with_its_reason(tree: Tree) -> None:
@@ -342,8 +420,34 @@ def test_a_critic_of_kilobytes_is_told(text: str) -> None:
     ) in text
 
 
+def test_labels_of_intervals_stand_beside_their_marks(text: str) -> None:
+    """Nothing of a label is right of where the axis begins."""
+    (part,) = re.findall(r'<section id="intervals">.*?</section>', text)
+    labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="end"', part)
+    marks = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', part)
+    lines = re.findall(r'd="M([\d.]+) [\d.]+H', part)
+    assert len(labels) == 2 * len(marks) == 40
+    assert {float(x) for x, _ in labels} == {charts.NAMED - 8}
+    assert min(float(x) for x, _ in marks) >= charts.NAMED <= min(map(float, lines))
+    for i, (_, y) in enumerate(marks):  # the two lines of a label, around the middle of its mark
+        above, below = (float(labels[2 * i + j][1]) for j in (0, 1))
+        assert above < float(y) + 4 < below and below - above == 14
+
+
+def test_profiles_begin_where_they_differ() -> None:
+    shares = pd.DataFrame({"tau": np.linspace(0, 1, 101), "share": 1.0})
+    shares.loc[shares["tau"] > 0.625, "share"] = 0.5
+    assert plots.differing(shares)["tau"].tolist() == pytest.approx(np.linspace(0.6, 1, 41))
+    shares["share"] = 0.5
+    assert len(plots.differing(shares)) == 101
+    shares["share"] = 1.0
+    assert len(plots.differing(shares)) == 101
+
+
 def test_memory_apart_from_the_records(tree: Tree) -> None:
     assert "vlm: the whole process" in tree.text
+    told = "The weights of a critic are 49.0 KB at most, and no process holds less than 300 MB"
+    assert told in tree.text
     assert "ppo: critic 49.0 KB" in tree.text and "grpo: interpreter 300 MB" in tree.text
 
 
@@ -373,6 +477,14 @@ def test_contrast_of_texts_and_lines(text: str) -> None:
                 assert contrast(colours[name][theme], colours[ground][theme]) >= 4.5, name
     for row, ground in ((palette.LIGHT, "#ffffff"), (palette.DARK, palette.DARK_GROUND)):
         assert min(contrast(colour, ground) for colour in row) >= 3
+
+
+def test_an_algorithm_has_its_colour_in_every_section() -> None:
+    first = {"grpo": 0, "rloo": 1, "ppo": 2}
+    found = list(coloured([list(first), ["grpo", "ppo"], ["dapo", "rloo"], ["dapo", "grpo"]]))
+    assert found[:2] == [first, {"grpo": 0, "ppo": 2}]
+    assert found[2] == {"dapo": 0, "rloo": 1}  # as few colours as can be
+    assert found[3] == {"dapo": 0, "grpo": 1}  # two that had the same one: the first keeps it
 
 
 def test_lines_beyond_the_colours_are_dashed() -> None:
@@ -413,6 +525,8 @@ def test_a_thousand_runs_make_a_page_of_megabytes(report: Report) -> None:
         tables[name] = pd.concat([table.iloc[:1]] * 100, ignore_index=True).assign(
             env=[g.env for g in groups], algo=[g.label for g in groups]
         )
+        if "ppo" in tables[name]:
+            tables[name]["ppo"] = tables[name]["algo"]
         tables[name].attrs = table.attrs
     x = np.linspace(0, 1e6, 20)
     curves = pd.concat(
@@ -426,7 +540,12 @@ def test_a_thousand_runs_make_a_page_of_megabytes(report: Report) -> None:
     )
     profiles = section.profiles.iloc[:0]
     large = dataclasses.replace(
-        section, groups=groups, tables=tables, curves=curves, profiles=profiles
+        section,
+        groups=groups,
+        tables=tables,
+        curves=curves,
+        profiles=profiles,
+        order={f"algo{i}": i for i in range(10)},
     )
     made = page(Report("Large", [large], report.claims, None))
     assert len(made.encode()) < 5e6

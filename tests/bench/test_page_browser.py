@@ -88,12 +88,15 @@ SORTING = """
 const table = document.querySelector("#section-main-speed table");
 const head = titled(table, "k transitions/s");
 const button = head.querySelector("button");
+found.first = numbers(table, head);
 button.focus();
 found.reached = document.activeElement === button;
 button.click();
 [found.up, found.upSaid] = [numbers(table, head), head.getAttribute("aria-sort")];
 button.click();
 [found.down, found.downSaid] = [numbers(table, head), head.getAttribute("aria-sort")];
+button.click();
+[found.again, found.againSaid] = [numbers(table, head), head.getAttribute("aria-sort")];
 const ratio = titled(table, "ratio to PPO");
 ratio.querySelector("button").click();
 [found.missing, found.left] = [numbers(table, ratio), head.getAttribute("aria-sort")];
@@ -111,6 +114,8 @@ def test_sorting(tmp_path: Path, text: str) -> None:
     # As texts, 12.0 would stand before 3.30.
     assert found["up"] == sorted(found["up"]) and max(found["up"]) == 12000
     assert found["down"] == found["up"][::-1]
+    assert (found["again"], found["againSaid"]) == (found["first"], None)
+    assert found["first"] not in (found["up"], found["down"])
     there = [x for x in found["missing"] if x is not None]
     assert there == sorted(there) and found["missing"][len(there) :] == [None, None]
     assert found["names"][1:] == ["grpo", "grpo", "ppo", "ppo", "ppo_shared", "ppo_shared"]
@@ -176,7 +181,12 @@ addEventListener("load", () => {{
   const inner = document.querySelector("iframe").contentWindow;
   const parts = inner.document.querySelectorAll("svg.chart, p, figcaption, h1, h2, h3, fieldset");
   const rights = Array.from(parts, (part) => part.getBoundingClientRect().right);
-  const found = [inner.innerWidth, inner.document.documentElement.scrollWidth, Math.max(...rights)];
+  const named = inner.document.querySelector(".named").closest(".scroll");
+  named.scrollLeft = 1000;
+  const lefts = Array.from(named.querySelectorAll("tr"), (row) =>
+    Array.from(row.cells, (cell) => cell.getBoundingClientRect().left));
+  const found = [inner.innerWidth, inner.document.documentElement.scrollWidth, Math.max(...rights),
+    named.scrollLeft, named.getBoundingClientRect().left, lefts];
   document.documentElement.dataset.found = JSON.stringify(found);
 }});
 </script>
@@ -185,9 +195,12 @@ addEventListener("load", () => {{
 
 def test_no_sideways_scrolling_on_a_phone(tmp_path: Path, text: str) -> None:
     dumped = browse(tmp_path, NARROW.format(page=html.escape(text)), "--dump-dom")
-    width, whole, rightmost = read(dumped)
+    width, whole, rightmost, scrolled, left, cells = read(dumped)
     assert (width, whole) == (390, 390)
     assert 300 < rightmost <= 390
+    assert scrolled > 100
+    for first, second, third, *_ in cells:  # what names a row stays, the rest goes
+        assert first == left < second < 200 and third < 0
 
 
 def test_print(tmp_path: Path, text: str) -> None:

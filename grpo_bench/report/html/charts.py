@@ -16,6 +16,7 @@ from grpo_bench.report.plots import Measure, log_ticks, ticks
 
 WIDTH, HEIGHT = 400, 260  # of a chart with lines, in the units of its coordinates
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 8, 42  # what lies around its axes
+NAMED = 126  # of a chart with bars or intervals, left of its axis: their names
 Array = NDArray[np.float64]
 
 
@@ -91,7 +92,7 @@ def bars(
         rows: of each bar its label, and its parts: colour, size, and what it says.
         unit: in which the axis counts sizes.
     """
-    margin, step = 118, 24
+    margin, step = NAMED, 24
     height = TOP + step * len(rows) + BOTTOM
     largest = max(sum(size for _, size, _ in parts) for _, parts in rows)
 
@@ -124,17 +125,18 @@ def forest(rows: Sequence[tuple[str, float, float, float, str]], measure: Measur
     differences on a straight one around 0.
 
     Args:
-        rows: of each its label, estimate, bounds (NaN: none), and what it says.
+        rows: of each its label, estimate, bounds (NaN: none), and what it says. What comes after
+            the last comma of a label stands in a line of its own.
     """
     numbers = [x for row in rows for x in row[1:4] if not math.isnan(x)] + [measure.none]
     place_of: Callable[[float], float] = math.log if measure.is_ratio else float
     low, high = min(map(place_of, numbers)), max(map(place_of, numbers))
     low, high = low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1)
-    margin, step = 16, 34
+    step = 36
     height = TOP + step * len(rows) + 24
 
     def across(x: float) -> float:
-        return margin + (place_of(x) - low) / (high - low) * (WIDTH - 2 * margin)
+        return NAMED + (place_of(x) - low) / (high - low) * (WIDTH - NAMED - RIGHT)
 
     below = TOP + step * len(rows)
     back = (math.exp(low), math.exp(high)) if measure.is_ratio else (low, high)
@@ -144,11 +146,16 @@ def forest(rows: Sequence[tuple[str, float, float, float, str]], measure: Measur
         drawn.append(_text(across(x), below + 16, f"{x:,.12g}", "middle"))
     drawn.append(element("path", d=f"M{short(across(measure.none))} {TOP}V{below}", class_="unity"))
     for row, (label, estimate, least, most, told) in enumerate(rows):
-        middle = TOP + step * row + 22
-        drawn.append(_text(margin, middle - 8, label, "start"))
+        middle = TOP + step * row + step / 2
+        name, comma, critic = label.rpartition(", ")
+        lines = [name, critic] if comma else [label]
+        for i, words in enumerate(lines):
+            below_middle = 4 + 14 * (i - (len(lines) - 1) / 2)
+            kind = "faint" if i else None
+            drawn.append(_text(NAMED - 8, middle + below_middle, _cut(words, 19), "end", kind))
         parts = [element("title", told)]
         if not math.isnan(least):
-            path = f"M{short(across(least))} {middle}H{short(across(most))}"
+            path = f"M{short(across(least))} {short(middle)}H{short(across(most))}"
             parts.append(element("path", d=path, class_="line"))
         parts.append(element("circle", cx=across(estimate), cy=middle, r=4, class_="dot"))
         drawn.append(element("g", *parts, class_="c0"))
@@ -188,8 +195,8 @@ def _rule(x1: float, y1: float, x2: float, y2: float) -> Markup:
     return element("path", d=path, class_="rule")
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> Markup:
-    return element("text", text, x=x, y=y, text_anchor=anchor)
+def _text(x: float, y: float, text: str, anchor: str, class_: str | None = None) -> Markup:
+    return element("text", text, x=x, y=y, text_anchor=anchor, class_=class_)
 
 
 def _cut(text: str, length: int) -> str:

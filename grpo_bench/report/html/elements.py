@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-VOID = ("meta", "link", "input")  # have no end tag
+VOID = ("meta", "link", "input", "wbr")  # have no end tag
 SHAPES = ("path", "rect", "circle")  # of SVG, which need none where they are empty
 # Characters for which HTML has no place.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")

@@ -1,27 +1,30 @@
 "use strict";
 
-// Tables: a click on a head sorts by it, a second one the other way round. Numbers are in data-value;
-// what is not there comes last either way.
+// Tables: a click on a head sorts by it, a second one the other way round, a third one as it was at
+// first. Numbers are in data-value; what is not there comes last either way.
+const TURNS = { null: "ascending", ascending: "descending", descending: null };
 for (const table of document.querySelectorAll("table.sortable")) {
+  const first = Array.from(table.tBodies[0].rows);
   for (const head of table.tHead.rows[0].cells) {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
-    button.addEventListener("click", () => sort(table, head));
+    button.addEventListener("click", () => sort(table, head, first));
   }
 }
 
-function sort(table, head) {
-  const ascending = head.getAttribute("aria-sort") !== "ascending";
+function sort(table, head, first) {
+  const turn = TURNS[head.getAttribute("aria-sort")];
   for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+  if (!turn) return table.tBodies[0].append(...first);
+  head.setAttribute("aria-sort", turn);
   const body = table.tBodies[0];
   const rows = Array.from(body.rows, (row) => [key(row.cells[head.cellIndex]), row]);
   rows.sort(([a], [b]) => {
     if (a === null || b === null) return (a === null) - (b === null);
     const order = typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true });
-    return ascending ? order : -order;
+    return turn === "ascending" ? order : -order;
   });
   body.append(...rows.map(([, row]) => row));
 }

@@ -13,7 +13,14 @@ from grpo_bench.report import palette
 from grpo_bench.report.contents import Report, Section
 from grpo_bench.report.html import claims, records
 from grpo_bench.report.html.elements import Markup, element
-from grpo_bench.report.html.panels import curves, intervals, memory, of_records, profiles, trades
+from grpo_bench.report.html.panels import (
+    curves,
+    intervals,
+    memory_apart,
+    of_records,
+    profiles,
+    trades,
+)
 from grpo_bench.report.html.tables import comparison
 
 THEMES = ("auto", "light", "dark")
@@ -59,7 +66,9 @@ def _top(report: Report) -> Markup:
 
 def _parts(report: Report) -> list[Markup | None]:
     tables = {
-        f"{section.name}/tables/{name}.csv": f"#{_table_anchor(section, name)}"
+        f"{section.name}/tables/{name}.csv": "#all-trades"
+        if name == "trades"
+        else f"#{_table_anchor(section, name)}"
         for section in report.sections
         for name in section.tables
     }
@@ -70,7 +79,7 @@ def _parts(report: Report) -> list[Markup | None]:
     ]
     parts += [_section(section) for section in report.sections]
     if report.memory is not None:
-        parts.append(_part("memory", "Where the memory goes", memory(report.memory)))
+        parts.append(_part("memory", "Where the memory goes", memory_apart(report.memory)))
     ledger = claims.ledger(report.claims, tables)
     return [
         *parts,
@@ -92,18 +101,32 @@ def _section(section: Section) -> Markup:
             id_=_table_anchor(section, name),
         )
         for name, table in section.tables.items()
+        if name != "trades"  # they stand on the first screen
     ]
     notes = [element("li", note) for note in about["footnotes"]]
     return _part(
         records.section_anchor(section),
         f"Records: {section.name}",
-        element("p", about["header"], class_="origin"),
+        element("p", f"{_about(section)} {about['header']}", class_="origin"),
+        element("ul", *notes, class_="notes") if notes else None,
         curves(section),
         *shown,
-        element("ul", *notes, class_="notes") if notes else None,
         of_records(section),
         profiles(section),
     )
+
+
+def _about(section: Section) -> str:
+    """What the records of a section are of."""
+    runs = [len(group.runs) for group in section.groups]
+    envs = ", ".join(dict.fromkeys(group.env for group in section.groups))
+    least, most = min(runs), max(runs)
+    seeds = str(most) if least == most else f"{least} to {most}"
+    rows = (
+        f"{len(section.order)} algorithms" if len(section.order) > 1 else next(iter(section.order))
+    )
+    words = f"{sum(runs):,} {'run' if sum(runs) == 1 else 'runs'}: {rows} on {envs}"
+    return f"{words}, {seeds} {'seed' if most == 1 else 'seeds'} each."
 
 
 def _part(anchor: str, title: str, *content: Markup | None) -> Markup:
@@ -120,8 +143,8 @@ def _colours(report: Report) -> str:
     rules = [f".c{i}{{--c:light-dark({light},{dark})}}" for i, (light, dark) in enumerate(pairs)]
     parts = zip(palette.part_colours(dark=False), palette.part_colours(dark=True), strict=True)
     rules += [f".p{i}{{--c:light-dark({light},{dark})}}" for i, (light, dark) in enumerate(parts)]
-    most = max(len(section.order) for section in report.sections)
-    rules += [f".plots:has(.k{i}:not(:checked)) .s{i}{{display:none}}" for i in range(most)]
+    most = max(max(section.order.values()) for section in report.sections)
+    rules += [f".plots:has(.k{i}:not(:checked)) .s{i}{{display:none}}" for i in range(most + 1)]
     return "\n".join(rules) + "\n"
 
 

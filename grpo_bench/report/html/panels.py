@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grpo_bench.report.contents import Report, Section, recorded_parts
+from grpo_bench.report.contents import OWN, Report, Section, recorded_parts
 from grpo_bench.report.html import charts, records
 from grpo_bench.report.html.elements import Markup, element, join
 from grpo_bench.report.html.tables import comparison
@@ -31,6 +31,7 @@ from grpo_bench.report.words import readings
 
 NEGLIGIBLE = 0.01  # of a process: a part that cannot decide its peak
 CURVE_COLUMNS = ("x", "success", "success_low", "success_high")
+CAPTION = "GRPO beside each critic of PPO"
 PROFILE = ("tau", "share", "low", "high")
 PROFILE_AXES = ("normalised score τ", "share of runs above τ")
 CURVES_READING = (
@@ -41,6 +42,27 @@ MEMORY_READING = (
     "Means over the seeds that ended ok. The rest of a process is its peak less the parts that are "
     "counted: interpreter, libraries, environment, activations."
 )
+MEMORY_APART = (
+    "A process for each bar, measured apart from the records: first all that it held at its peak, "
+    "then, of that and in a unit of its own, what the algorithm holds all the time."
+)
+INTRODUCTION = (
+    "GRPO has no critic; PPO trains one, as a network of its own (separate) or on the policy's "
+    "(shared trunk). Both are compared seed by seed, and no winner is named where the 95 % "
+    "interval of the difference holds 0. A count of runs, such as 10/10, leads to their records."
+)
+INTERVALS_READING = (
+    "GRPO beside each critic of PPO. Dots: estimates; lines: their 95 % intervals, none where all "
+    "seeds are equal; dashed: no difference."
+)
+TIMES = {  # what a ratio says, in words
+    "speed_ratio": "GRPO makes {} times as many {steps} per second",
+    "peak_ratio": "its process holds {} times as much memory at its peak",
+    "static_ratio": (
+        "policy, critic, reference, gradients and optimiser state together are {} times as large"
+    ),
+}
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 PROFILES_READING = (
     "Share of the runs whose normalised score (0 is random, 1 is perfect) is above τ, the mean "
     "over the tasks, with its 95 % interval. Higher is better everywhere along the axis."
@@ -49,12 +71,13 @@ PROFILES_READING = (
 
 def trades(report: Report) -> Markup:
     """GRPO beside each critic on each task, in words and as a table."""
-    table = trades_of(report.sections)
+    table = _marked(report)
     if table.empty:
         return element("p", "No runs of grpo beside ppo are in these records.")
     sections = [section for section in report.sections if "trades" in section.tables]
     steps = sorted({name for section in sections for name in _steps(section)}, reverse=True)
-    table.attrs = table.attrs | {"reading": readings("ppo", steps)["trades"]}
+    words = {"caption": CAPTION, "reading": readings("ppo", steps)["trades"]}
+    table.attrs = table.attrs | words
     anchors = {
         (section.name, *place): f"#{anchor}"
         for section in sections
@@ -67,13 +90,20 @@ def trades(report: Report) -> Markup:
         id_="all-trades",
         names={"task": table["task"]},
     )
-    words = [element("p", _in_words(section)) for section in sections]
-    return join(*words, shown)
+    marks = _marks(report)
+    told = [element("p", _in_words(s, marks.get(s.name, ""))) for s in sections]
+    notes = [
+        element("li", f"{marks[s.name]} {s.name}: {' '.join(f'{n}.' for n in s.notes)}")
+        for s in sections
+        if s.name in marks
+    ]
+    below = element("ul", *notes, class_="notes") if notes else None
+    return join(element("p", INTRODUCTION), *told, shown, below)
 
 
 def intervals(report: Report) -> Markup | None:
     """The same as intervals on common axes."""
-    rows = trade_rows(trades_of(report.sections))
+    rows = trade_rows(_marked(report))
     figures = []
     for measure in MEASURES:
         told = [
@@ -84,7 +114,11 @@ def intervals(report: Report) -> Markup | None:
             caption = element("figcaption", f"{measure.title}: {measure.better} is better")
             chart = charts.forest(told, measure)
             figures.append(element("figure", caption, chart, class_="panel"))
-    return element("div", *figures, class_="panels") if figures else None
+    if not figures:
+        return None
+    noted = " A raised number is that of a note under the table." if _marks(report) else ""
+    reading = element("p", INTERVALS_READING, noted, class_="reading")
+    return join(reading, element("div", *figures, class_="panels"))
 
 
 def curves(section: Section) -> Markup | None:
@@ -122,6 +156,14 @@ def curves(section: Section) -> Markup | None:
     )
 
 
+def memory_apart(parts: pd.DataFrame) -> Markup:
+    """What processes held that were measured apart from the records."""
+    largest = parts.loc[parts["component"] == OWN["critic"], "bytes"].max()
+    least = parts.groupby(["env", "algo"])["bytes"].sum().min()
+    reading = element("p", MEMORY_APART, " ", _critics(largest, least), class_="reading")
+    return join(reading, memory(parts))
+
+
 def memory(parts: pd.DataFrame) -> Markup:
     """Bars of what processes held: all of it, and what an algorithm holds all the time."""
     places = component_places(parts)
@@ -133,17 +175,20 @@ def memory(parts: pd.DataFrame) -> Markup:
         own = of_the_algorithm(rows)
         if len(own):
             figures.append(_bars(f"{title}: of that, networks, optimiser and rollout", own, places))
-    return join(keys, element("div", *figures, class_="panels"))
+    return join(keys, element("div", *figures, class_="panels pairs"))
 
 
 def of_records(section: Section) -> Markup:
     """What the processes of a section held, as their records have it."""
-    parts = recorded_parts(section.tables["memory"])
+    table = section.tables["memory"]
+    parts = recorded_parts(table)
     if parts.empty:
         return join()
+    rows = table[(table["critic_bytes"] > 0) & (table["peak_bytes"] > 0)]
+    critics = _critics(rows["critic_bytes"].max(), rows["peak_bytes"].min())
     return join(
         element("h3", "Memory"),
-        element("p", MEMORY_READING, " ", _critics(section.tables["memory"]), class_="reading"),
+        element("p", MEMORY_READING, " ", critics, class_="reading"),
         memory(parts),
     )
 
@@ -152,13 +197,13 @@ def profiles(section: Section) -> Markup | None:
     """The share of runs above each score, over all tasks."""
     figures = []
     shown: dict[str, int] = {}
-    for title, rows in profile_panels(section):
+    for title, rows in profile_panels(section.profiles):
         lines = [
             _line(section, str(algo), some, PROFILE)
             for algo, some in rows.groupby("algo", sort=False)
         ]
         shown |= {line.label: line.index for line in lines}
-        chart = charts.line_chart(lines, (0, 1), 1.0, *PROFILE_AXES)
+        chart = charts.line_chart(lines, (rows["tau"].min(), 1.0), 1.0, *PROFILE_AXES)
         figures.append(element("figure", element("figcaption", title), chart, class_="panel"))
     if not figures:
         return None
@@ -168,41 +213,64 @@ def profiles(section: Section) -> Markup | None:
         element("p", PROFILES_READING, class_="reading"),
         _legend(shown),
         element("div", *figures, class_="panels"),
-        class_="plots",
+        class_="plots profiles",
     )
 
 
-def _in_words(section: Section) -> Markup:
+def _marks(report: Report) -> dict[str, str]:
+    """A raised number for each section with trades that has notes."""
+    noted = [s.name for s in report.sections if s.notes and "trades" in s.tables]
+    return {name: str(i).translate(RAISED) for i, name in enumerate(noted, 1)}
+
+
+def _marked(report: Report) -> pd.DataFrame:
+    """The trades of all sections, tasks of those with notes marked."""
+    table, marks = trades_of(report.sections), _marks(report)
+    if marks:
+        pairs = zip(table["task"], table["section"], strict=True)
+        table["task"] = [f"{task} {marks.get(name, '')}".strip() for task, name in pairs]
+    return table
+
+
+def _in_words(section: Section, mark: str) -> Markup:
     """What a section's trades come to."""
     rows = section.tables["trades"]
+    steps = " or ".join(sorted(_steps(section)))
     ranges = []
-    for measure in MEASURES:
-        found = rows[measure.column].dropna()
-        if measure.is_ratio and len(found):
+    for column, words in TIMES.items():
+        found = rows[column].dropna()
+        if len(found):
             low, high = ratio(found.min()), ratio(found.max())
-            words = measure.title.removesuffix(" ×")
-            ranges.append(f"{words} {low if low == high else f'{low} to {high}'}")
-    spent = " or ".join(sorted(_steps(section)))
-    return join(
-        element("strong", section.name),
-        f": in accuracy at equal {spent} GRPO {_count(rows['verdict'])}; "
-        f"at equal seconds it {_count(rows['seconds_verdict'])}. "
-        f"Times PPO's: {', '.join(ranges)}.",
-    )
+            span = low if low == high else f"{low} to {high}"
+            ranges.append(words.format(span, steps=steps))
+    budgets = {steps: rows["verdict"], "seconds": rows["seconds_verdict"]}
+    sentences = [
+        f"Accuracy after as many {spent}: {count_verdicts(verdicts)}."
+        for spent, verdicts in budgets.items()
+        if any(verdicts)
+    ]
+    if ranges:
+        sentences.append(f"Beside PPO, {'; '.join(ranges)}.")
+    name = element("strong", f"{section.name}{mark}.")
+    return join(name, *(f" {sentence}" for sentence in sentences))
 
 
-def _count(verdicts: pd.Series) -> str:
+def count_verdicts(verdicts: pd.Series) -> str:
     """How many verdicts are for GRPO, how many against it, and how many are neither."""
     there = verdicts[verdicts != ""]
-    if there.empty:
-        return "was not compared"
+    of = f"of {len(there)} comparisons"
     ahead = int((there == "grpo better").sum())
     behind = int(there.str.endswith(" better").sum()) - ahead
     rest = len(there) - ahead - behind
-    return (
-        f"is ahead in {ahead} of {len(there)} comparisons, behind in {behind}, and cannot be told "
-        f"apart in {rest}"
-    )
+    sides = {"GRPO": ahead, "PPO": behind}
+    if len(there) == 1:
+        leads = [f"{name} is ahead" for name, n in sides.items() if n]
+        return leads[0] if leads else "the two cannot be told apart"
+    if rest == len(there):
+        return f"none {of} tells the two apart"
+    first, *second = [f"{name} {{}}in {n}" for name, n in sides.items() if n]
+    words = " and ".join([first.format("is ahead ") + f" {of}", *(x.format("") for x in second)])
+    return words + (f"; {rest} cannot be told apart" if rest else "")
 
 
 def _interval(label: str, row: Any) -> str:
@@ -249,12 +317,10 @@ def _bars(title: str, parts: pd.DataFrame, places: dict[str, int]) -> Markup:
     )
 
 
-def _critics(table: pd.DataFrame) -> str:
-    """How large critics are beside the processes that train them."""
-    rows = table[(table["critic_bytes"] > 0) & (table["peak_bytes"] > 0)]
-    if rows.empty:
+def _critics(largest: float, least: float) -> str:
+    """How large the largest critic is beside the least of the processes; NaN: there is none."""
+    if not largest > 0:
         return ""
-    largest, least = rows["critic_bytes"].max(), rows["peak_bytes"].min()
     sizes = f"The weights of a critic are {_size(largest)} at most, and no process holds less than "
     told = f"{sizes}{_size(least)}"
     if largest < NEGLIGIBLE * least:

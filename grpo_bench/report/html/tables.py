@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from grpo_bench.report.html.elements import Child, Markup, element, join, prose
-from grpo_bench.report.writers import COLUMNS, display
+from grpo_bench.report.plots import task_names
+from grpo_bench.report.writers import COLUMNS, display, without_budget
 
 NAMES = ("env", "budget", "algo")
 COUNTS = {"ok": "planned", "ppo_ok": "ppo_planned"}  # of runs, and of how many each is a part
@@ -48,12 +49,14 @@ def grid(
     caption: str,
     *,
     anchors: Sequence[str] = (),
+    named: int = 1,
     id_: str | None = None,
 ) -> Markup:
     """A table in a box of its own, in which it scrolls where it is too wide.
 
     Args:
         anchors: the id of each row; none: rows have none.
+        named: how many columns name a row and stay where they are when the others scroll, 1 or 2.
     """
     numeric = [any(row[i].value is not None for row in rows) for i in range(len(titles))]
     heads = [
@@ -70,7 +73,7 @@ def grid(
         element("thead", element("tr", *heads)),
         element("tbody", *body),
         aria_label=caption,
-        class_="sortable",
+        class_="sortable named" if named == 2 else "sortable",
     )
     box = element("div", table, class_="scroll", tabindex="0", role="region", aria_label=caption)
     return element("figure", element("figcaption", caption), box, id=id_, class_="table")
@@ -88,9 +91,15 @@ def comparison(
 
     Args:
         runs_of: the address of the records that a row comes from.
-        names: what to call the rows, by title; None: by environment, budget and algorithm.
+        names: what to call the rows, by title; None: by environment and algorithm, the budget
+            beside the environment where it has several, or in the caption.
     """
-    shown = display(name, table)
+    shown = without_budget(display(name, table))
+    if names is None:
+        names = {"env": task_names(table), "algo": table["algo"]}
+        caption = shown.attrs["caption"]
+    else:
+        caption = table.attrs["caption"]
     sources = {column.title.format_map(table.attrs): column.name for column in COLUMNS[name]}
     records = table.to_dict("records")
     columns = {
@@ -100,13 +109,12 @@ def comparison(
         ]
         for title in shown.columns
     }
-    if names is not None:
-        others = {title: cells for title, cells in columns.items() if title not in NAMES}
-        called = {t: [Cell(text, kind="name") for text in texts] for t, texts in names.items()}
-        columns = called | others
+    others = {title: cells for title, cells in columns.items() if title not in NAMES}
+    called = {t: [Cell(_breakable(text)) for text in texts] for t, texts in names.items()}
+    columns = called | others
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     reading = element("p", prose(table.attrs["reading"]), class_="reading")
-    return join(grid(list(columns), rows, table.attrs["caption"], id_=id_), reading)
+    return join(grid(list(columns), rows, caption, named=len(names), id_=id_), reading)
 
 
 def _cell(
@@ -120,11 +128,10 @@ def _cell(
     if source in COUNTS:
         ok, planned = record[source], record[COUNTS[source]]
         kind = "missing" if ok < planned else ""
-        return Cell(text, ok / planned, kind, runs_of(record) if source == "ok" else None)
+        whose = record if source == "ok" else record | {"algo": record["ppo"]}
+        return Cell(text, ok / planned, kind, runs_of(whose))
     if source.endswith("verdict"):
         return Cell(text, kind=_side(record[source], record["algo"]))
-    if title in NAMES:
-        return Cell(text, kind="name" if title == "algo" else "")
     value = record.get(source)
     return Cell(text, float(value) if isinstance(value, int | float) else None)
 
@@ -135,6 +142,12 @@ def _side(verdict: str, label: str) -> str:
     if verdict == f"{label.split(' (')[0]} better":
         return "better"
     return "worse" if verdict.endswith(" better") else "open"
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in a new line after each ``_``."""
+    first, *rest = name.split("_")
+    return join(first, *(join("_", element("wbr"), part) for part in rest))
 
 
 def _lines(content: Child) -> Markup:
