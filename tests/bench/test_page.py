@@ -19,7 +19,7 @@ from grpo_bench.records import RecordError
 from grpo_bench.records.errors import load_errors
 from grpo_bench.report import display, palette, plots
 from grpo_bench.report.contents import REST, Report, coloured, gather, recorded_parts
-from grpo_bench.report.html import charts, elements, page, panels
+from grpo_bench.report.html import charts, elements, page, trades
 from grpo_bench.report.writers import without_budget
 
 VOID = {"meta", "link", "input", "wbr"}
@@ -197,7 +197,7 @@ def test_the_first_screen_has_each_critic(report: Report, tree: Tree) -> None:
     ],
 )
 def test_verdicts_in_words(verdicts: list[str], expected: str) -> None:
-    assert panels.count_verdicts(pd.Series(verdicts)) == expected
+    assert trades.count_verdicts(pd.Series(verdicts)) == expected
 
 
 def test_notes_stand_where_the_numbers_do(tmp_path: Path) -> None:

@@ -13,15 +13,9 @@ from grpo_bench.report import palette
 from grpo_bench.report.contents import Report, Section
 from grpo_bench.report.html import claims, records
 from grpo_bench.report.html.elements import Markup, element
-from grpo_bench.report.html.panels import (
-    curves,
-    intervals,
-    memory_apart,
-    of_records,
-    profiles,
-    trades,
-)
+from grpo_bench.report.html.panels import curves, memory_apart, of_records, profiles
 from grpo_bench.report.html.tables import comparison
+from grpo_bench.report.html.trades import intervals, trades
 
 THEMES = ("auto", "light", "dark")
 
