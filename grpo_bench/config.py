@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,19 @@ def resolved(config: DictConfig) -> Config:
         if name not in values:
             raise ValueError(f"{name}: missing, expected a value")
     return _checked(plain, "")
+
+
+def check_tuned(choices: Mapping[str, str | None]) -> None:
+    """Raises ValueError where ``tuned=`` asks for what is not there. Hydra lets it pass, since not
+    every algorithm has been tuned.
+
+    Args:
+        choices: of each group the choice, as Hydra has them.
+    """
+    asked = choices.get("tuned")
+    own = f"{choices['env']}/{choices['algo']}"  # what it is without a word
+    if asked is not None and asked != own and not (CONF / "tuned" / f"{asked}.yaml").is_file():
+        raise ValueError(f"tuned={asked}: expected none, or the name of a file in conf/tuned")
 
 
 def _check_track(plain: Config) -> None:

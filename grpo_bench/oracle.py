@@ -16,6 +16,7 @@ import torch
 from grpo_bench.enumeration.tables import TABLES, everything
 from grpo_bench.records.files import replace
 from grpo_bench.report import csv, markdown
+from grpo_bench.stopping import stopping
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,4 +51,4 @@ def _progress(what: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    stopping(main)

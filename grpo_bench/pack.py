@@ -10,11 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 
 from grpo_bench.config import CONF
 from grpo_bench.records.archive import METRICS, PROBLEMS, RUNS
 from grpo_bench.records.packing import pack
+from grpo_bench.stopping import stopping
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="pack")
@@ -22,12 +23,14 @@ def main(config: DictConfig) -> None:
     """Pack the records, and say how large the archive is."""
     out = Path(config.results if config.out is None else config.out)
     try:
+        if not isinstance(config.metrics, ListConfig):
+            raise ValueError(f"metrics={config.metrics}: expected a list, such as ['eval/*']")
         n = pack(Path(config.results), out, config.metrics)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
     size = sum((out / name).stat().st_size for name in (RUNS, METRICS, PROBLEMS))
     print(f"{n} runs, {size / 1e6:.2f} MB in {out}")
 
 
 if __name__ == "__main__":
-    main()
+    stopping(main)

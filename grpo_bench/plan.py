@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.stopping import stopping
 
 if TYPE_CHECKING:
     from grpo_bench.lm.memory import Prediction
@@ -297,4 +298,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    stopping(main)

@@ -15,11 +15,8 @@ import gc
 import math
 import os
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Callable
-from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -27,7 +24,8 @@ from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import CONF, check_tuned, resolved
+from grpo_bench.stopping import GOES_ON, stopping
 from grpo_bench.torchrun import check_processes, rank
 from hydra_plugins.grpo_bench_launcher import ProcessLauncher
 
@@ -72,6 +70,7 @@ def main(config: DictConfig) -> float:
     if hydra_config.runtime.choices["sweep"] == "batched" and hydra_config.mode is RunMode.RUN:
         raise SystemExit("sweep=batched is for many seeds: expected -m beside it")
     try:
+        check_tuned(hydra_config.runtime.choices)
         settings = resolved(config)
         if rank():
             # The first process of torchrun writes the record, and the exports.
@@ -94,17 +93,7 @@ def main(config: DictConfig) -> float:
     return ended.score
 
 
-def stopping(main: Callable[[], Any]) -> None:
-    """A program that Ctrl-C and SIGTERM end alike: with what there is, and without a traceback."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("Stopped. The same command goes on with what is missing.", file=sys.stderr)
-        sys.exit(130)
-
-
 if __name__ == "__main__":
     if rank():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the end)
-    stopping(main)
+    stopping(main, GOES_ON)

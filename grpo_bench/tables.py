@@ -28,6 +28,7 @@ from grpo_bench.records.load import has_records
 from grpo_bench.report.reading import make_tables
 from grpo_bench.report.screen import print_tables
 from grpo_bench.report.writers import written
+from grpo_bench.stopping import stopping
 
 FLAGS = ("--check", "--html")  # keys that may be written as flags
 RUNS = Path("results/runs")  # where python -m grpo_bench.run puts records
@@ -46,15 +47,19 @@ def differing(tables: dict[str, pd.DataFrame], out: Path) -> list[Path]:
     return [p for p, text in texts.items() if not p.exists() or p.read_bytes() != text.encode()]
 
 
+def verdict(wrong: list[str], what: str) -> int:
+    """Say what is wrong, or that nothing is; the exit status."""
+    print("\n".join(wrong) or f"Nothing would change in {what}")
+    return 1 if wrong else 0
+
+
 def of_records(results: Path, config: DictConfig) -> int:
     """Write and print the tables of a folder of records, or check them; the exit status."""
     tables = make_tables(results, config.reference)
     out = results / "tables" if config.out is None else Path(config.out)
     if config.check:
         wrong = differing(tables, out)
-        for path in wrong:
-            print(f"{path}: not what its records give")
-        return 1 if wrong else 0
+        return verdict([f"{path}: not what its records give" for path in wrong], str(out))
     write_tables(tables, out)
     print_tables(tables)
     print(f"Written to {out}")
@@ -71,10 +76,8 @@ def of_checkout(root: Path, config: DictConfig) -> int:
     from grpo_bench import committed
 
     if config.check:
-        wrong = list(committed.check_all(root))
-        for place in wrong:
-            print(f"{place}: not what its sources give")
-        return 1 if wrong else 0
+        wrong = [f"{place}: not what its sources give" for place in committed.check_all(root)]
+        return verdict(wrong, "all that is committed")
     for path in committed.make_all(root):
         print(f"{path}: written")
     if config.html:
@@ -89,13 +92,16 @@ def main(config: DictConfig) -> None:
 
     status, here = 0, Path.cwd()
     try:
+        for flag in ("check", "html"):
+            if not isinstance(config[flag], bool):
+                raise ValueError(f"{flag}={config[flag]}: expected true or false")
         whole = config.results is None and is_checkout(here)
         if whole:
             status = of_checkout(here, config)
         if not whole or (not config.check and has_records(RUNS)):
             results = RUNS if config.results is None else Path(config.results)
             status = of_records(results, config)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
     if status:
         raise SystemExit(status)
@@ -103,4 +109,4 @@ def main(config: DictConfig) -> None:
 
 if __name__ == "__main__":
     sys.argv[1:] = [f"{a[2:]}=true" if a in FLAGS else a for a in sys.argv[1:]]
-    main()
+    stopping(main)

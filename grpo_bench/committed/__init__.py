@@ -13,11 +13,11 @@ from pathlib import Path
 
 from grpo_bench.committed import claims, figures, language, pages, records, speed, training, tuning
 from grpo_bench.committed.figures import publish_all
+from grpo_bench.committed.places import RESULTS
 from grpo_bench.records.files import replace
 
 __all__ = ["check_all", "first_difference", "is_checkout", "make_all", "publish_all"]
 
-RESULTS = Path("results/reference")
 Step = Callable[[Path], dict[Path, str]]
 STEPS: tuple[Step, ...] = (
     records.files,

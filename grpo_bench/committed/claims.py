@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 from omegaconf import OmegaConf
 
+from grpo_bench.committed.places import RESULTS
 from grpo_bench.report import csv, ledger
 from grpo_bench.report.claims import Judged, judge, parse_claim
 
 CLAIMS = Path("results/claims.yaml")
-RESULTS = Path("results/reference")
 
 
 def judged(root: Path) -> list[Judged]:

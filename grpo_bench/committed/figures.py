@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from grpo_bench.committed.claims import judged
+from grpo_bench.committed.places import RESULTS
 from grpo_bench.committed.records import folders
 from grpo_bench.records.files import replace
 from grpo_bench.report.contents import Report, gather
@@ -19,7 +20,6 @@ from grpo_bench.report.figures import expected_digests, figure_digest, figures
 from grpo_bench.report.html import page
 from grpo_bench.report.memory_parts import memory_parts
 
-RESULTS = Path("results/reference")
 FIGURES = RESULTS / "figures"
 PAGE = RESULTS / "report.html"  # not committed: it repeats what is
 MAIN = "comparison"

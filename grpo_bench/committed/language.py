@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 import grpo_envs  # noqa: F401  (registers the ids)
+from grpo_bench.committed.places import RESULTS
 from grpo_bench.records.load import load_results
 from grpo_bench.report import csv
 from grpo_bench.report.numbers import hundredths, significant
@@ -19,8 +20,8 @@ from grpo_bench.report.writers import grid
 from grpo_bench.stats import mean_interval, wilson
 from grpo_envs.task import Task
 
-RECORDS = Path("results/reference/lm")
-MEMORY = Path("results/reference/lm_memory.csv")
+RECORDS = RESULTS / "lm"
+MEMORY = RESULTS / "lm_memory.csv"
 ALGOS = ("grpo", "ppo", "ppo_shared", "ppo_lora")
 TEXT = ("model", "trained", "task", "algo", "question", "before", "after")
 SHOWN = 8  # completions of each task

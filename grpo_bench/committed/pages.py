@@ -2,12 +2,12 @@
 
 A block stands between two lines, and what is in it is written here:
 
-    <!-- table: default/summary -->
+    <!-- table: comparison/trades -->
     <!-- end -->
 
-is the table ``summary`` made from the records in ``results/reference/default``. A folder that holds
-tables instead of records, as ``python -m grpo_bench.oracle`` and the benchmarks write them, gives
-its files as they are.
+is the table ``trades`` made from the records in ``results/reference/comparison``. A folder that
+holds tables instead of records, as ``python -m grpo_bench.oracle`` and the benchmarks write them,
+gives its files as they are.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from grpo_bench.committed.places import RESULTS
 from grpo_bench.report import block, display
 from grpo_bench.report.reading import make_tables
 
-RECORDS = Path("results/reference")
 START = re.compile(r"^<!-- table: (?P<records>\S+)/(?P<table>\S+) -->$", re.MULTILINE)
 END = "<!-- end -->"
 Blocks = Callable[[str, str], str]  # records and table to Markdown
@@ -33,10 +33,10 @@ def blocks(root: Path) -> Blocks:
         FileNotFoundError: there are no such records.
         ValueError: there is no such table of them.
     """
-    tables = cache(lambda records: make_tables(root / RECORDS / records))
+    tables = cache(lambda records: make_tables(root / RESULTS / records))
 
     def made(records: str, table: str) -> str:
-        written = root / RECORDS / records / f"{table}.md"
+        written = root / RESULTS / records / f"{table}.md"
         if written.exists():
             return written.read_text(encoding="utf-8")
         if table not in tables(records):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from grpo_bench.committed.places import RESULTS
 from grpo_bench.records.load import has_records
 from grpo_bench.report.reading import make_tables
 from grpo_bench.report.writers import written
 
-RESULTS = Path("results/reference")
 TRIALS = "tuning"  # what has a table of its own, see ``tuning``
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from grpo_bench.committed.places import BENCHMARKS, RESULTS
 from grpo_bench.report import csv, markdown
 from grpo_bench.report.numbers import ABSENT, significant
 
-REFERENCE = Path("results/reference")
 ORDER = (  # of the benchmarks, by their names
     *("env_speed", "train_speed", "time_to_accuracy", "batched_seeds", "start_up"),
     *("comparison", "lm_step", "scaling"),
@@ -72,8 +72,8 @@ def shown(targets: pd.DataFrame) -> pd.DataFrame:
 
 def files(root: Path) -> dict[Path, str]:
     """``speed.md`` and ``speed.csv``."""
-    targets = found(root / REFERENCE / "benchmarks")
+    targets = found(root / BENCHMARKS)
     return {
-        REFERENCE / "speed.md": markdown(shown(targets)),
-        REFERENCE / "speed.csv": csv(targets),
+        RESULTS / "speed.md": markdown(shown(targets)),
+        RESULTS / "speed.csv": csv(targets),
     }

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from grpo_bench.committed.places import RESULTS
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.records.load import Results, load_results
 from grpo_bench.report import markdown
 from grpo_bench.report.origin import header
 
-RECORDS = Path("results/reference")
 TEST = "eval/test/success"
 WINDOW = 20  # iterations that are averaged
 
@@ -134,6 +134,6 @@ TABLES: dict[str, tuple[str, Callable[[Results], pd.DataFrame]]] = {
 def files(root: Path) -> dict[Path, str]:
     """``training/kl.md`` and ``training/spread.md``."""
     return {
-        RECORDS / "training" / f"{name}.md": markdown(make(load_results(root / RECORDS / records)))
+        RESULTS / "training" / f"{name}.md": markdown(make(load_results(root / RESULTS / records)))
         for name, (records, make) in TABLES.items()
     }

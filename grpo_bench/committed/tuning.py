@@ -10,11 +10,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import open_dict
 
-from grpo_bench import tune
+from grpo_bench import tune, tuned
+from grpo_bench.committed.places import RESULTS
+from grpo_bench.committed.records import TRIALS
 from grpo_bench.config import CONF
 from grpo_bench.records.load import load_ends
 
-RECORDS = Path("results/reference/tuning")
+RECORDS = RESULTS / TRIALS
 
 
 def composing() -> AbstractContextManager[None]:
@@ -26,11 +28,11 @@ def composing() -> AbstractContextManager[None]:
 
 
 def files(root: Path) -> dict[Path, str]:
-    """``trials.csv``, ``trials.md`` and conf/tuned."""
+    """``trials.csv``, ``trials.md``, ``chosen.md`` and conf/tuned."""
     with composing():
         settings = compose("tune")
         with open_dict(settings):
             settings.results = RECORDS.as_posix()
         trials = tune.all_trials(settings)
     tune.all_scores(trials, settings, partial(tune.recorded, records=load_ends(root / RECORDS)))
-    return tune.files(trials, settings)
+    return tuned.files(trials, settings)

@@ -16,7 +16,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from grpo_bench.config import resolved
+from grpo_bench.config import check_tuned, resolved
 from grpo_bench.torchrun import n_processes
 
 
@@ -54,8 +54,8 @@ class ProcessLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         from grpo_bench.sweep import run_all
 
-        configs = [self._compose(overrides) for overrides in job_overrides]
         try:
+            configs = [self._compose(overrides) for overrides in job_overrides]
             outcomes = run_all([resolved(config) for config in configs], self.n_jobs, self.batched)
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
@@ -73,6 +73,7 @@ class ProcessLauncher(Launcher):
     def _compose(self, overrides: Sequence[str]) -> DictConfig:
         loader = self.hydra_context.config_loader
         config = loader.load_sweep_config(self.config, list(overrides))
+        check_tuned(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
         return config

@@ -11,18 +11,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import CONF, Config, resolved
 from grpo_bench.records.load import load_results
-from grpo_bench.tune import (
-    Trial,
-    best,
-    check_settings,
-    finalists,
-    propose,
-    table,
-    tuned_file,
-    value_at,
-)
+from grpo_bench.trials import Trial, best, finalists, propose, value_at
+from grpo_bench.tune import all_scores, check_settings
+from grpo_bench.tuned import table, tuned_file
 
 PARAMETERS = {
     "learning_rate": {"factor": [0.25, 4]},
@@ -32,6 +25,7 @@ PARAMETERS = {
 SETTINGS = OmegaConf.create(
     {"trials": 3, "finalists": 2, "seeds": [1001, 1002], "parameters": PARAMETERS}
     | {"algos": ["grpo"], "spaces": {"grpo": ["learning_rate", "clip_range"]}}
+    | {"envs": ["vlm"], "overrides": [], "n_jobs": None}
 )
 
 
@@ -112,8 +106,22 @@ def test_the_table_has_every_trial() -> None:
     [
         ({"trials": 0}, "trials=0: expected a whole number of at least 1"),
         ({"finalists": 4}, "finalists=4: expected at most trials=3"),
-        ({"seeds": []}, r"seeds=\[\]: expected one or more different seeds"),
-        ({"seeds": [1, 1]}, r"seeds=\[1, 1\]: expected one or more different seeds"),
+        ({"trials": True}, "trials=True: expected a whole number of at least 1"),
+        ({"n_jobs": 0}, "n_jobs=0: expected a whole number of at least 1"),
+        ({"seeds": []}, r"seeds=\[\]: expected a list such as \[1001,1002\]"),
+        ({"seeds": 5}, r"seeds=5: expected a list such as \[1001,1002\]"),
+        ({"seeds": ["a"]}, r"seeds=\['a'\]: expected whole numbers, 0 or more"),
+        ({"seeds": [1, 1]}, r"seeds=\[1, 1\]: expected each once"),
+        ({"algos": "grpo"}, r"algos=grpo: expected a list such as \[grpo,ppo\]"),
+        ({"algos": []}, r"algos=\[\]: expected a list such as \[grpo,ppo\]"),
+        ({"algos": ["grpo", "grpo"]}, "expected each once"),
+        ({"envs": "vlm"}, r"envs=vlm: expected a list such as \[vlm\]"),
+        ({"envs": ["nope"]}, "envs=nope: expected one of arithmetic, .*vlm"),
+        ({"overrides": "a=1"}, "overrides=a=1: expected a list such as"),
+        ({"parameters": {"clip_range": {"choices": []}}}, "parameters.clip_range=.*one or more"),
+        ({"parameters": {"clip_range": {"factor": [1, 2]}}}, "parameters.clip_range=.*expected"),
+        ({"parameters": {"learning_rate": {"factor": [4]}}}, "expected factor: .low, high"),
+        ({"parameters": {"learning_rate": {"factor": [4, 0.5]}}}, "0 < low < high"),
         ({"algos": ["a2c"]}, "algos=a2c: no space to tune it in, expected one of grpo"),
         ({"spaces": {"grpo": ["lr"]}}, "spaces.grpo: lr not among the parameters, expected some"),
     ],
@@ -125,6 +133,20 @@ def test_bad_settings_are_named(change: dict[str, object], message: str) -> None
     with pytest.raises(ValueError, match=message):
         check_settings(settings)
     check_settings(SETTINGS)
+
+
+def test_an_algorithm_whose_trials_all_failed_has_nothing_to_be_written() -> None:
+    """Not even that it is best as its file says; the other one's trials are all right."""
+    trials = [[trial(0), trial(1)], [trial(0), trial(1)]]
+
+    def score(configs: list[Config]) -> list[float]:
+        return [math.nan if i < 2 else 0.5 for i in range(len(configs))]
+
+    for some in trials:
+        for each in some:
+            each.base = {"algo": {}}
+    with pytest.raises(ValueError, match="vlm grpo: no trial has ended ok on all its seeds"):
+        all_scores(trials, OmegaConf.create({"seeds": [1001], "finalists": 1}), score)
 
 
 # -- a whole tuning -------------------------------------------------------------------------------
@@ -141,7 +163,9 @@ def tune(folder: Path) -> str:
 
 
 def test_a_whole_tuning(tmp_path: Path) -> None:
-    assert "2 trials of each of 2, then 1 finalists on 1 more seeds: 6 runs" in tune(tmp_path)
+    said = tune(tmp_path)
+    assert "2 trials of each of 2, then 1 finalists on 1 more seeds: 6 runs" in said
+    assert "On seed 1001: 4 runs" in said and "On seed 1002: 2 runs" in said
     results = load_results(tmp_path / "runs")
     # the same for both: 2 trials on the first seed, 1 finalist on the second
     counts = results.runs.groupby(["algo", "seed"]).size().to_dict()
