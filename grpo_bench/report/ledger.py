@@ -67,7 +67,8 @@ def _section(judged: Judged) -> Iterator[str]:
             "seeds": "" if row is None or row.n is None else str(row.n),
             "needed": evidence.wanted,
             "result": row.side if row else "untested",
-            "from": f"[{evidence.table}]({evidence.table})",  # the page lies where it begins
+            # the page lies where the path begins; what is untested has no table yet
+            "from": f"[{evidence.table}]({evidence.table})" if row else evidence.table,
         }
         for evidence, row, is_first in _pairs(judged)
     ]

@@ -1,0 +1,113 @@
+"""What the pages say can be done: links lead somewhere, and every command line is one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+import grpo_bench.run  # noqa: F401  (registers what conf/config.yaml needs)
+from grpo_bench.config import CONF, resolved
+from grpo_bench.tables import FLAGS
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("docs", "benchmarks", "envs", "tests", "results/reference")
+PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
+LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)")
+CALL = r"(?:\.venv/bin/)?(?:python|torchrun --nproc-per-node \d) -m grpo_bench\.(\w+) ?"
+PROGRAMS = re.compile(rf"^ *(?:# )?{CALL}(.*)$|`{CALL}([^`]*)`", re.MULTILINE)
+CONFIGS = {"run": "config"} | {name: name for name in ("tables", "tune", "pack", "plan")}
+
+
+def links(text: str) -> list[str]:
+    """Where the links and pictures of a page lead, but for those of the web."""
+    code = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+    found = LINK.findall(code.sub("code", text))
+    return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+def anchors(text: str) -> set[str]:
+    """The names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def dead(page: Path) -> list[str]:
+    """The links of a page that lead nowhere."""
+    text = page.read_text(encoding="utf-8")
+    wrong = []
+    for target in links(text):
+        path, _, anchor = target.partition("#")
+        place = page.parent / path if path else page
+        known = not anchor or (place.is_file() and anchor in anchors(place.read_text("utf-8")))
+        if not place.exists() or not known:
+            wrong.append(target)
+    return wrong
+
+
+def test_no_link_is_dead() -> None:
+    assert {page.relative_to(ROOT).as_posix(): dead(page) for page in PAGES if dead(page)} == {}
+
+
+def test_a_dead_link_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# Two words, here\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](there.md) [b](there.md#two-words-here) [c](https://example.org) ![d](gone.svg)\n"
+        "[e](there.md#three) [two\nlines](gone.md) `[code](gone)`\n```\n[code](gone)\n```\n"
+    )
+    assert dead(page) == ["gone.svg", "there.md#three", "gone.md"]
+
+
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """The programs that a text calls, on a line of their own or in quotes, with keys."""
+    for found in PROGRAMS.finditer(text.replace("\\\n", " ")):
+        program = found[1] or found[3]
+        if program in CONFIGS:
+            yield program, re.split("   *| #", found[2] or found[4] or "")[0].strip()
+
+
+def written() -> dict[str, list[tuple[str, str]]]:
+    """The command lines of every page of people, and of the help of the programs."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "conf").rglob("*.yaml")]
+    pages += (ROOT / "grpo_bench").glob("*.py")
+    found = {p.relative_to(ROOT).as_posix(): list(commands(p.read_text("utf-8"))) for p in pages}
+    return {name: lines for name, lines in found.items() if lines}
+
+
+FORMS = ("...", "FOLDER", "=name", "ALGO")  # a word stands there for one's own
+COMMANDS = sorted({command for lines in written().values() for command in lines})
+
+
+def chosen(override: str) -> str:
+    """An override with the first of the values that it gives."""
+    parsed = OverridesParser.create().parse_override(override)
+    if not parsed.is_sweep_override():
+        return override
+    first = str(next(iter(parsed.sweep_string_iterator()))) if "glob" not in override else "grpo"
+    return f"{override.partition('=')[0]}={first}"
+
+
+@pytest.mark.parametrize(("program", "line"), COMMANDS, ids=[f"{p} {x}" for p, x in COMMANDS])
+def test_a_command_line_is_one(program: str, line: str) -> None:
+    """Hydra's own parser takes it, and what it asks for is there."""
+    words = [f"{w[2:]}=true" if w in FLAGS else w for w in shlex.split(line)]
+    if any(form in line for form in FORMS):
+        pytest.skip("a form, not a command")
+    asked = get_args_parser().parse_args(words)
+    overrides = [chosen(each) for each in asked.overrides]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose(CONFIGS[program], overrides)
+    if program == "run" and not any("experiment" in each for each in overrides):
+        resolved(config)
+
+
+def test_there_are_commands() -> None:
+    assert {program for program, _ in COMMANDS} == {*CONFIGS}
+    assert {"README.md", "docs/protocol.md", "docs/records.md", "conf/config.yaml"} <= {*written()}
