@@ -86,6 +86,8 @@ def carry_out(tree: Path, sweep: Sequence[str], turn: int) -> Sweep:
         RuntimeError: a run did not end ok, or its record cannot be read.
     """
     progress(f"turn {turn + 1}, {'this tree' if tree == ROOT else 'before'}")
+    if (tree / "conf" / "tuned").exists():  # algorithms as their files say, as before there was any
+        sweep = [*sweep, "tuned=none"]
     path = os.pathsep.join(map(str, (tree, tree / "envs")))
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
