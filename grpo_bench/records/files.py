@@ -70,7 +70,8 @@ def read_parquet(
 def parquet_bytes(table: pa.Table) -> bytes:
     """A table as a Parquet file: the same content gives the same bytes (with one pyarrow)."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, version="2.6", compression="zstd", compression_level=3)
+    # A seventh larger than with zstd, and read in half of the time: a record is read more often.
+    pq.write_table(table, sink, version="2.6", compression="snappy")
     return bytes(sink.getvalue().to_pybytes())
 
 
