@@ -11,9 +11,10 @@ from typing import Any, Literal
 import pandas as pd
 
 from grpo_bench.report.numbers import significant
-from grpo_bench.stats import Interval, deviation_ratio_interval
+from grpo_bench.stats import Interval, Spread, deviation_ratio_interval
 
 Side = Literal["passes", "fails", "cannot tell"]
+SPREAD = ("sd", "kurtosis")  # the columns of a spread, after the name of the value
 Filter = dict[str, Any]  # columns, and their value or a list of those that will do; * in a text
 
 
@@ -30,8 +31,8 @@ class Evidence:
     rows: which rows count; {}: all.
     over: the rows that those are divided by: of equal values in the columns ``same``. In a label
         their columns are ``over_<column>``.
-    spread: compare the standard deviations over the seeds, the column ``<value>_sd``, instead of
-        the values.
+    spread: compare the standard deviations over the seeds, the columns ``<value>_sd`` and
+        ``<value>_kurtosis``, instead of the values.
     beside: a column to show with the value.
     """
 
@@ -91,7 +92,7 @@ def rows_of(evidence: Evidence, table: pd.DataFrame | None) -> list[Row]:
         divisors = _chosen(evidence, table, evidence.over).add_prefix("over_")
         keys = [f"over_{name}" for name in evidence.same]
         counted = counted.merge(divisors, left_on=[*evidence.same], right_on=keys)
-    deviations = [f"{evidence.value}_sd", "ok"] if evidence.spread else []
+    deviations = [f"{evidence.value}_{of}" for of in SPREAD] + ["ok"] if evidence.spread else []
     _need(evidence, table, [evidence.value, *deviations])
     found = []
     for row in counted.to_dict("records"):
@@ -175,14 +176,19 @@ def _interval(evidence: Evidence, row: dict[Any, Any]) -> Interval:
         return mine
     its = _read(row, f"over_{evidence.value}")
     if evidence.spread:
-        own, other = (float(row[f"{over}{evidence.value}_sd"]) for over in ("", "over_"))
-        return deviation_ratio_interval(own, int(row["ok"]), other, int(row["over_ok"]))
+        own, other = (_spread(row, evidence.value, over) for over in ("", "over_"))
+        return deviation_ratio_interval(own, other)
     if f"{evidence.value}_low" in row:
         raise ValueError(
             f"evidence {evidence.what!r}: {evidence.value} has intervals, which do not say how it "
             "is paired: expected a column that is a ratio itself, or exact values"
         )
     return Interval(*[mine.estimate / its.estimate] * 3)
+
+
+def _spread(row: dict[Any, Any], name: str, over: str) -> Spread:
+    deviation, kurtosis = (float(row[f"{over}{name}_{of}"]) for of in SPREAD)
+    return Spread(int(row[f"{over}ok"]), deviation, kurtosis)
 
 
 def _read(row: dict[Any, Any], name: str) -> Interval:

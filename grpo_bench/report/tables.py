@@ -2,7 +2,8 @@
 several budgets or scores. ``summary`` sets what the others measure side by side.
 
 Where a column ``x`` has an interval, ``x_low`` and ``x_high`` stand beside it: the mean over seeds
-with the 95 % interval of ``stats.mean_interval``; ``x_sd`` is the standard deviation over them.
+with the 95 % interval of ``stats.mean_interval``; ``x_sd`` and ``x_kurtosis`` are the
+``stats.spread`` over them.
 Differences and ratios are paired by seed with the reference. A transition of a language model is a
 token, and stands in columns of its own.
 A table's ``attrs`` hold ``caption``, ``header``, ``reading``, ``footnotes`` (a list),
@@ -19,6 +20,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from grpo_bench import stats
 from grpo_bench.records import TRAINING
 from grpo_bench.records.load import START, Ends
 from grpo_bench.report.aggregate import aggregate
@@ -43,7 +45,6 @@ from grpo_bench.report.origin import footnotes, header
 from grpo_bench.report.paired import paired
 from grpo_bench.report.trades import critic_of, trades
 from grpo_bench.report.words import captions, in_text, readings
-from grpo_bench.stats import deviation
 
 
 def build_tables(
@@ -120,11 +121,13 @@ def _summary(group: Group, reference: Group | None) -> Row:
 
 
 def _accuracy(group: Group, reference: Group | None) -> Row:
+    apart = stats.spread(group.column(TEST_SUCCESS))
     return {
         experience(group): mean(group, "transitions"),
         **spread("validation_success", group.column("eval/validation/success")),
         **spread("test_success", group.column(TEST_SUCCESS)),
-        "test_success_sd": deviation(group.column(TEST_SUCCESS)),
+        "test_success_sd": apart.deviation,
+        "test_success_kurtosis": apart.kurtosis,
         **spread("sampled_success", group.column("eval/test_sampled/success")),
         **spread("test_reward", group.column("eval/test/reward")),
         **spread("normalised", normalised(group)),

@@ -110,22 +110,58 @@ def deviation(x: ArrayLike) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
-def deviation_ratio_interval(
-    deviation: float, n: int, other: float, m: int, confidence: float = 0.95
-) -> Interval:
-    """Ratio of two standard deviations (ddof 1) of n and m normal values, with the interval of the
-    F distribution: (s / s')^2 over its quantiles with n - 1 and m - 1 degrees of freedom.
+class Spread(NamedTuple):
+    """How far n values lie apart: their standard deviation (ddof 1), and their kurtosis about a
+    trimmed mean, n sum (x - m)^4 / (sum (x - mean)^2)^2, which is about 3 of normal values and more
+    if single ones lie far out. NaN below two values, the kurtosis also without any spread."""
 
-    There is none where a deviation does not exist, or the other one is 0. Of values that are not
-    normal it does not hold: of exponential ones it covers 0.83 at 5 and 5, 0.77 at 10 and 10.
+    n: int
+    deviation: float
+    kurtosis: float
+
+
+def spread(x: ArrayLike) -> Spread:
+    """How far x (n,) lie apart. The trimmed mean leaves out the share 1 / (2 sqrt(n - 4)) at either
+    end, of up to four values none (Bonett, cited below)."""
+    values = np.sort(one_per_seed(x, "x"))
+    n = len(values)
+    squares = float(((values - values.mean()) ** 2).sum()) if n > 1 else math.nan
+    if not squares > 0 or math.isclose(values[0], values[-1], rel_tol=1e-12):
+        return Spread(n, deviation(values), math.nan)
+    cut = int(n / (2 * math.sqrt(n - 4))) if n > 4 else 0
+    cut = min(cut, (n - 1) // 2)
+    fourth = float(((values - values[cut : n - cut].mean()) ** 4).sum())
+    return Spread(n, deviation(values), n * fourth / squares**2)
+
+
+def deviation_ratio_interval(x: Spread, y: Spread, confidence: float = 0.95) -> Interval:
+    """Ratio of the standard deviations of x and y, with an interval for values of any distribution
+    (Bonett, Robust Confidence Interval for a Ratio of Standard Deviations, Applied Psychological
+    Measurement 30, 2006; with the quantile of t(n + m - 2) instead of the normal one).
+
+    The logarithm of s^2 / s'^2 has the variance (k - (n - 3) / n) / (n - 1) and the same of the
+    other, k being their common kurtosis: that of both together, each about its own middle. (If
+    one is much the wider, k is up to twice as large as of each alone: then the bounds are too far,
+    never too near.) The interval of the F distribution, which takes the values for normal, covers
+    0.65 where one value in ten lies far out, and calls that one value a difference between
+    algorithms. This one covers 0.98 of normal values and 0.96 of exponential ones, at 10 and 10.
+
+    There is no ratio where a deviation does not exist or the other one is 0, and there are no
+    bounds where a side has no spread.
     """
     check_share(confidence, "confidence")
-    if math.isnan(deviation) or not other > 0:
+    if math.isnan(x.deviation) or not y.deviation > 0:
         return NOTHING
-    ratio = deviation / other
-    tail = (1 + confidence) / 2
-    low = ratio / math.sqrt(special.fdtri(n - 1, m - 1, tail))
-    return Interval(ratio, low, ratio * math.sqrt(special.fdtri(m - 1, n - 1, tail)))
+    ratio = x.deviation / y.deviation
+    if math.isnan(x.kurtosis) or math.isnan(y.kurtosis):
+        return Interval(ratio, math.nan, math.nan)
+    squares = [(side.n - 1) * side.deviation**2 for side in (x, y)]
+    fourths = [s.kurtosis * square**2 / s.n for s, square in zip((x, y), squares, strict=True)]
+    kurtosis = (x.n + y.n) * sum(fourths) / sum(squares) ** 2
+    variance = sum((kurtosis - (side.n - 3) / side.n) / (side.n - 1) for side in (x, y))
+    quantile = special.stdtrit(x.n + y.n - 2, (1 + confidence) / 2)
+    factor = math.exp(float(quantile) * math.sqrt(variance) / 2)
+    return Interval(ratio, ratio / factor, ratio * factor)
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:

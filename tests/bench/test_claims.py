@@ -10,6 +10,7 @@ from grpo_bench.committed.claims import files
 from grpo_bench.report import csv, ledger
 from grpo_bench.report.claims import judge, parse_claim
 from grpo_bench.report.evidence import Evidence, rows_of
+from grpo_bench.stats import Spread, deviation_ratio_interval
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = ROOT / "results" / "claims.yaml"
@@ -27,6 +28,7 @@ SPEEDS = pd.DataFrame(
         "success_low": [0.4, 0.4, 0.4, 0.4, 0.3],
         "success_high": [0.6, 0.6, 0.6, 0.6, 0.7],
         "success_sd": [0.1, 0.1, 0.1, 0.1, 0.2],
+        "success_kurtosis": [1.5, 1.5, 1.5, 1.5, 1.5],  # of any three values evenly apart
     }
 )
 BYTES = pd.DataFrame(
@@ -163,8 +165,10 @@ def test_yes_and_no_are_one_and_zero():
 def test_spread_over_the_seeds_by_hand():
     block = speed("a", value="success", over={"algo": "ppo"}, same=["env"], spread=True)
     (row,) = rows_of(Evidence(**block), SPEEDS)
-    # 0.1 over 0.2, of three seeds each; F(2, 2) at 97.5 % is 39
-    assert row.interval == pytest.approx((0.5, 0.5 / math.sqrt(39), 0.5 * math.sqrt(39)))
+    # 0.1 over 0.2, of three seeds each
+    expected = deviation_ratio_interval(Spread(3, 0.1, 1.5), Spread(3, 0.2, 1.5))
+    assert row.interval == expected and expected.estimate == 0.5
+    assert row.side == "cannot tell"
 
 
 def test_which_rows_count():

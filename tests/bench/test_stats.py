@@ -15,6 +15,7 @@ from grpo_bench.stats import (
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
+    spread,
     wilson,
 )
 
@@ -148,13 +149,40 @@ def test_deviation_by_hand():
     assert math.isnan(deviation([1.0])) and math.isnan(deviation([]))
 
 
+def test_spread_by_hand():
+    # -1, 0, 1, 2 about 0.5: squares 5, fourth powers 10.25, and 4 * 10.25 / 25
+    assert spread([-1, 0, 1, 2]) == pytest.approx((4, math.sqrt(5 / 3), 1.64))
+    # Of five values floor(5 / 2) = 2 are cut at either end: about the median 0 the one far out has
+    # 10^4, about the mean 2 the squares are 4 * 4 + 64.
+    assert spread([0, 10, 0, 0, 0]).kurtosis == pytest.approx(5 * 10**4 / 80**2)
+    assert math.isnan(spread([3.0, 3.0]).kurtosis) and spread([3.0, 3.0]).deviation == 0
+    assert math.isnan(spread([1.0]).deviation) and math.isnan(spread([]).kurtosis)
+
+
 def test_ratio_of_deviations_by_hand():
-    # F(2, 2) at 97.5 % is 39: bounds 2 / sqrt(39) and 2 sqrt(39)
-    interval = deviation_ratio_interval(0.2, 3, 0.1, 3)
-    assert interval == pytest.approx((2, 2 / math.sqrt(39), 2 * math.sqrt(39)))
-    # unequal numbers: scipy's quantiles, and turned round it is the inverse
-    interval, turned = deviation_ratio_interval(3, 5, 1, 9), deviation_ratio_interval(1, 9, 3, 5)
-    assert interval.low == pytest.approx(3 / math.sqrt(stats.f.ppf(0.975, 4, 8)))
-    assert turned == pytest.approx((1 / 3, 1 / interval.high, 1 / interval.low))
-    assert all(math.isnan(x) for x in deviation_ratio_interval(1, 3, 0, 3))
-    assert all(math.isnan(x) for x in deviation_ratio_interval(math.nan, 1, 1, 3))
+    # Squares 20 and 5, fourth powers 164 and 10.25: kurtosis 8 * 174.25 / 25^2 = 2.2304, variance
+    # 2 (2.2304 - 1/4) / 3, t(6) at 97.5 % = 2.446912
+    factor = math.exp(2.446912 * math.sqrt(2 * 1.9804 / 3) / 2)
+    wide, narrow = spread([-2, 0, 2, 4]), spread([-1, 0, 1, 2])
+    interval = deviation_ratio_interval(wide, narrow)
+    assert interval == pytest.approx((2, 2 / factor, 2 * factor), rel=1e-6)
+    turned = deviation_ratio_interval(narrow, wide)
+    assert turned == pytest.approx((1 / 2, 1 / interval.high, 1 / interval.low))
+
+
+def test_one_value_far_out_is_no_difference_in_deviation():
+    rng = np.random.default_rng(0)
+    calm, other = rng.normal(size=(2, 10))
+    other[0] += 8
+    ratio = deviation_ratio_interval(spread(calm), spread(other))
+    assert ratio.estimate < 0.5 < 1 < ratio.high
+    spread_out = deviation_ratio_interval(spread(calm), spread(8 * rng.normal(size=10)))
+    assert spread_out.high < 1
+
+
+def test_no_ratio_to_no_deviation_and_no_bounds_without_a_spread():
+    some, same = spread([1.0, 2.0, 4.0]), spread([3.0, 3.0, 3.0])
+    assert all(math.isnan(x) for x in deviation_ratio_interval(some, same))
+    assert all(math.isnan(x) for x in deviation_ratio_interval(spread([1.0]), some))
+    none = deviation_ratio_interval(same, some)
+    assert none.estimate == 0 and math.isnan(none.low) and math.isnan(none.high)
