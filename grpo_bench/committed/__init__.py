@@ -8,6 +8,7 @@ have written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import zip_longest
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from grpo_bench.committed.figures import publish_all
 from grpo_bench.committed.places import RESULTS
 from grpo_bench.records.files import replace
 
-__all__ = ["check_all", "first_difference", "is_checkout", "make_all", "publish_all"]
+__all__ = ["check_all", "first_difference", "is_checkout", "left_over", "make_all", "publish_all"]
 
 Step = Callable[[Path], dict[Path, str]]
 STEPS: tuple[Step, ...] = (
@@ -27,6 +28,13 @@ STEPS: tuple[Step, ...] = (
     training.files,
     claims.files,
     pages.files,
+)
+# Where nothing lies but what the steps give.
+MADE = (
+    "results/reference/*/tables/*",
+    "results/reference/training/*",
+    "results/reference/figures/*",
+    "conf/tuned/*/*.yaml",
 )
 
 
@@ -52,17 +60,27 @@ def make_all(root: Path) -> Iterator[Path]:
 
 def check_all(root: Path) -> Iterator[str]:
     """``path:line`` of each file that is not what its sources give, at the first such line; of a
-    figure its path.
+    figure, or a file that no source gives any more, its path.
 
     Raises:
         ValueError: a source is not as it should be.
     """
+    given: set[Path] = set()
     for step in STEPS:
         for path, text in step(root).items():
+            given.add(path)
             old = _read(root / path)
             if old != text:
                 yield f"{path}:{first_difference(old, text)}"
     yield from map(str, figures.stale(root))
+    yield from map(str, left_over(root, given | figures.paths(root)))
+
+
+def left_over(root: Path, given: AbstractSet[Path]) -> list[Path]:
+    """The files among those that are made which no source gives any more: a table of records that
+    are gone, or what was tuned and has no trial here."""
+    found = {path.relative_to(root) for pattern in MADE for path in root.glob(pattern)}
+    return sorted(path for path in found - given if not path.name.startswith("."))
 
 
 def first_difference(old: str, new: str) -> int:

@@ -33,6 +33,11 @@ def stale(root: Path) -> Iterator[Path]:
             yield FIGURES / name
 
 
+def paths(root: Path) -> set[Path]:
+    """All figures."""
+    return {FIGURES / name for name in expected_digests(_main(root))}
+
+
 def draw(root: Path) -> Iterator[Path]:
     """Draw the stale figures; their paths."""
     needed = set(stale(root))

@@ -64,6 +64,30 @@ def test_a_file_that_is_gone_is_seen(copy: Path) -> None:
     path.write_bytes(text)
 
 
+# One file of each kind that is made, which nothing gives.
+LEFT_OVER = (
+    "results/reference/comparison/tables/gone.md",
+    "results/reference/comparison/tables/gone.csv",
+    "results/reference/tuning/tables/gone.md",
+    "results/reference/nothing/tables/accuracy.md",
+    "results/reference/training/gone.md",
+    "results/reference/figures/comparison-curves-gone.svg",
+    "conf/tuned/vlm/gone.yaml",
+    "conf/tuned/gone/grpo.yaml",
+)
+
+
+def test_a_file_that_nothing_gives_any_more_is_seen(copy: Path) -> None:
+    for name in LEFT_OVER:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("left over\n", encoding="utf-8")
+    (copy / "results/reference/training/.DS_Store").write_text("", encoding="utf-8")
+    assert sorted(check_all(copy)) == sorted(LEFT_OVER)
+    for name in LEFT_OVER:
+        (copy / name).unlink()
+    assert list(check_all(copy)) == []
+
+
 def test_the_first_line_that_differs() -> None:
     assert first_difference("a\nb\nc\n", "a\nB\nc\n") == 2
     assert first_difference("a\n", "a\nb\n") == 2
