@@ -19,11 +19,15 @@ from grpo_bench.stats import (
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
+    seeds_for_p,
     seeds_to_tell,
 )
 
 TEST_SUCCESS = "eval/test/success"
 RATE = "time/transitions_per_second"
+BETTER = " better"  # ends a verdict that names a winner
+OF_THOSE_OK = " (of those ok)"  # after it, where runs of either side gave no result
+NO_SPREAD_FROM = seeds_for_p(0.05, paired=True)
 MOST_SEEDS = 1000  # beyond, how many would tell says only that nobody will
 Row = dict[str, Any]
 
@@ -96,22 +100,29 @@ def difference(
     mine, its = pairs(group, reference, metric, same_machine=same_machine)
     interval = paired_difference_interval(mine, its)
     seeds = seeds_to_tell(mine, its)
-    return columns("difference", interval) | {
-        "verdict": verdict(group.algo, reference.algo, interval, len(mine), seeds)
-    }
+    said = verdict(group.algo, reference.algo, interval, len(mine), seeds)
+    lost = any(len(side.values) < len(side.runs) for side in (group, reference))
+    if said.endswith(BETTER) and lost:
+        said += OF_THOSE_OK
+    return columns("difference", interval) | {"verdict": said}
 
 
 def verdict(algo: str, reference: str, interval: Interval, n: int, seeds: float) -> str:
     """Who is better, given the interval of algo's lead over n pairs; if that cannot be told, how
-    many seeds would (more than n in any case)."""
+    many seeds would (more than n in any case). A few equal differences name nobody: on some
+    hundreds of problems they are equal by chance, and no permutation test could tell them apart."""
     if n == 0:
         return ""
-    if interval.low > 0:
-        return f"{algo} better"
-    if interval.high < 0:
-        return f"{reference} better"
     if interval.low == interval.high == 0:
         return "equal"
+    # Equal but for rounding.
+    no_spread = math.isclose(interval.low, interval.high, rel_tol=1e-9)
+    if no_spread and n < NO_SPREAD_FROM:
+        return f"cannot tell (needs {NO_SPREAD_FROM})"
+    if interval.low > 0:
+        return f"{algo}{BETTER}"
+    if interval.high < 0:
+        return f"{reference}{BETTER}"
     if not math.isfinite(seeds):
         return "cannot tell"
     if seeds > MOST_SEEDS:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from grpo_bench.report.cells import TEST_SUCCESS
 from grpo_bench.report.comparison import MACHINE, Group
 
 SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "transformers", "numpy")
@@ -56,6 +57,7 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
                     f"Not in the means: {place}: seed {run['seed']}, record skipped: "
                     f"{run['problem']}"
                 )
+        notes += _without_success(group, place)
         ok = [run for run in runs if run["status"] == "ok"]
         if n := sum("company" in run["extra"] for run in ok):
             notes.append(
@@ -73,6 +75,14 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
     for env, budget, _ in sorted(rivals):
         notes.append(f"{env}, {budget}: more than one {reference}, so nothing is compared with it")
     return notes + _findings(groups)
+
+
+def _without_success(group: Group, place: str) -> list[str]:
+    """The runs that ended ok and lack, or have as NaN, what others of the group have."""
+    if len(group.column(TEST_SUCCESS)) in (0, len(group.values)):
+        return []
+    seeds = group.values.loc[group.values[TEST_SUCCESS].isna(), "seed"]
+    return [f"Without success on test: {place}: ok (seed {', '.join(map(str, seeds))})"]
 
 
 def _findings(groups: list[Group]) -> list[str]:

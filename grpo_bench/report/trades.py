@@ -25,13 +25,22 @@ def trades(groups: Sequence[Group], curves: Curves) -> list[Row]:
     """GRPO beside every PPO of its place: success at equal transitions and at equal seconds, speed
     and memory. Nothing of other members of GRPO's family, and of a PPO that is there with several
     settings nothing either: which would it be?"""
-    rows = []
-    for members in places(groups):
-        number = Counter(group.algo for group in members)
-        rivals = [g for g in members if number[g.algo] == 1 and critic_of(g) is not None]
-        mine = [group for group in members if group.algo == "grpo"]
-        rows += [_trade(group, ppo, curves) for group in mine for ppo in rivals]
-    return rows
+    return [
+        _trade(group, ppo, curves) | {"critic": critic}
+        for members in places(groups)
+        for group in members
+        if group.algo == "grpo"
+        for ppo, critic in _rivals(members)
+    ]
+
+
+def _rivals(members: Sequence[Group]) -> list[tuple[Group, str]]:
+    """Each PPO with its critic in words; with its own name as well, where two have the same."""
+    algos = Counter(group.algo for group in members)
+    once = [(group, critic_of(group)) for group in members if algos[group.algo] == 1]
+    found = [(group, CRITICS.get(critic, critic)) for group, critic in once if critic is not None]
+    number = Counter(words for _, words in found)
+    return [(g, words if number[words] == 1 else f"{words}: {g.label}") for g, words in found]
 
 
 def critic_of(group: Group) -> str | None:
@@ -45,11 +54,9 @@ def critic_of(group: Group) -> str | None:
 def _trade(group: Group, ppo: Group, curves: Curves) -> Row:
     at, (mine, its) = at_equal([group, ppo], curves, "seconds")
     in_seconds = difference(mine, its, AT_EQUAL, same_machine=True)
-    critic = critic_of(ppo)
-    assert critic is not None
     return {
         **names(group),
-        "critic": CRITICS.get(critic, critic),
+        "critic": "",  # its place among the columns
         "ppo": ppo.label,
         "ppo_ok": len(ppo.values),
         "ppo_planned": len(ppo.runs),

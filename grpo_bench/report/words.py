@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpo_bench.report.budgets import SCORES
+from grpo_bench.report.cells import NO_SPREAD_FROM
 from grpo_bench.stats import AGGREGATE_FROM
 
+WINNER = (
+    "no winner is named where its interval holds 0, nor of fewer than "
+    f"{NO_SPREAD_FROM} pairs that are all equal; of those ok: some runs of either gave no result"
+)
 INTERVALS = (
     "[low, high]: 95 % interval over the seeds that ended ok: Student's t below 10 seeds, "
     "bootstrap from 10 on; none where all are equal"
@@ -60,8 +65,8 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
             "ok, PPO ok: of the runs planned. Critic: PPO's, a network of its own (separate) or a "
             "layer on the policy's (shared trunk). Success: share of the test problems answered "
             f"right, after as many {counted} of both; difference: GRPO's minus PPO's, paired by "
-            "seed; no winner is named where its interval holds 0; needs: how many seeds would "
-            "tell. In equal seconds: the same on validation, when the quicker one is done. ×: "
+            f"seed; {WINNER}; needs: how many seeds would tell. In "
+            "equal seconds: the same on validation, when the quicker one is done. ×: "
             f"times PPO's, geometric mean of pairs of one seed and equal machines; speed: {counted}"
             " per second of training, above 1 is faster; peak mem: the most that the process "
             "held; static mem: policy, critic, reference, gradients and optimiser state, below 1 "
@@ -69,7 +74,8 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
         ),
         "summary": (
             "ok: of the runs planned. Success: share of the test problems answered right. Verdict: "
-            "on the difference in success, paired by seed; needs: how many seeds would tell. "
+            f"on the difference in success, paired by seed; {WINNER}; needs: how many seeds would "
+            "tell. "
             f"×: times {its}'s, geometric mean of pairs of one seed and equal machines; speed: "
             f"{counted} per second of training, above 1 is faster; peak mem: the most that the "
             "process held; static mem: policy, critic, reference, gradients and optimiser state, "
@@ -78,16 +84,16 @@ def readings(reference: str, steps: list[str]) -> dict[str, str]:
         "accuracy": (
             "k: thousand. Start: success of the policy before training, on validation. Normalised: "
             "0 is random, 1 is perfect reward on test. Difference: success on test minus "
-            f"{its}'s, paired by seed; no winner is named where its interval holds 0; needs: how "
-            f"many seeds would tell. {INTERVALS}; of success, a share, cut at 0 and 1."
+            f"{its}'s, paired by seed; {WINNER}; needs: how many seeds would tell. {INTERVALS}; "
+            "of success, a share, cut at 0 and 1."
         ),
         "equal": (
             f"Held equal: {counted}, and seconds of training (set-up, warm-up and evaluation are "
             "apart) on equal machines; at: as much as every run of these rows has spent. Success: "
             "on validation, on the straight line between the evaluations before and after; – where "
             "a run's first one after training began comes later. Seeds: those with a number. "
-            f"Difference: success minus {its}'s, paired by seed; no winner is named where its "
-            f"interval holds 0; needs: how many seeds would tell. {INTERVALS}; of success, a "
+            f"Difference: success minus {its}'s, paired by seed; {WINNER}; needs: how many seeds "
+            f"would tell. {INTERVALS}; of success, a "
             "share, cut at 0 and 1."
         ),
         "reach": (

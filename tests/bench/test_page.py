@@ -20,6 +20,7 @@ from grpo_bench.records.errors import load_errors
 from grpo_bench.report import display, palette, plots
 from grpo_bench.report.contents import REST, Report, coloured, gather, recorded_parts
 from grpo_bench.report.html import charts, elements, page, trades
+from grpo_bench.report.html.tables import _side
 from grpo_bench.report.writers import without_budget
 
 VOID = {"meta", "link", "input", "wbr"}
@@ -249,6 +250,17 @@ def test_colour_repeats_the_verdict(tree: Tree) -> None:
     assert ("better", "grpo better") in kinds
     for kind, verdict in kinds:
         assert (kind == "open") == (not verdict.endswith(" better"))
+
+
+def test_colours_of_verdicts() -> None:
+    for verdict, side in [
+        ("grpo better", "better"),
+        ("grpo better (of those ok)", "better"),
+        ("ppo better (of those ok)", "worse"),
+        ("cannot tell (needs 6)", "open"),
+        ("reference", "open"),
+    ]:
+        assert _side(verdict, "grpo (lr=0.1)") == side
 
 
 # -- where numbers come from ----------------------------------------------------------------------

@@ -4,10 +4,11 @@ import math
 from dataclasses import replace
 
 import pytest
+from bench_curves import ends_of, run
 from bench_records import ORIGIN, cells, record, values
 
 from grpo_bench.records import plan
-from grpo_bench.report import display, latex, markdown
+from grpo_bench.report import build_tables, display, latex, markdown
 from grpo_bench.report.cells import verdict
 from grpo_bench.report.reading import make_tables
 from grpo_bench.stats import Interval
@@ -119,6 +120,10 @@ def test_memory_by_hand(tables):
         (Interval(0.1, -0.1, 0.3), 3, math.inf, "cannot tell"),
         (Interval(0.1, math.nan, math.nan), 1, math.nan, "cannot tell"),
         (Interval(0.0, 0.0, 0.0), 3, math.inf, "equal"),
+        # The least p of five equal differences is 2 / 2^5 = 0.0625, of six 0.03125.
+        (Interval(0.1, 0.1, 0.1 + 1e-17), 5, 2, "cannot tell (needs 6)"),
+        (Interval(0.1, 0.1, 0.1), 6, 2, "grpo better"),
+        (Interval(-0.1, -0.1, -0.1), 6, 2, "ppo better"),
         (Interval(math.nan, math.nan, math.nan), 0, 3, ""),
     ],
 )
@@ -179,7 +184,7 @@ def test_grpo_as_the_reference_by_hand(presets):
         "paired": "Problem by problem: each algorithm beside grpo, on the same test problems",
     }
     assert list(tables["summary"]["algo"]) == ["dapo", "rloo"]
-    assert list(tables["accuracy"]["verdict"]) == ["reference", "dapo better", "grpo better"]
+    assert list(tables["accuracy"]["verdict"]) == ["reference", *["cannot tell (needs 6)"] * 2]
     summary = cells(tables, "summary", "vlm", "dapo")
     # 0.5, 0.6: s = 0.0707, half width 12.7062 * 0.05 = 0.635
     assert summary["grpo success"] == "0.55\n[0.00, 1.00]"
@@ -204,7 +209,7 @@ def test_grpo_as_the_reference_by_hand(presets):
 def test_a_chosen_reference(presets):
     accuracy = make_tables(presets, "dapo")["accuracy"]
     assert list(accuracy["algo"]) == ["grpo", "dapo", "rloo"]  # in the order of always
-    assert list(accuracy["verdict"]) == ["dapo better", "reference", "dapo better"]
+    assert list(accuracy["verdict"])[1] == "reference"
     assert list(accuracy["difference"])[::2] == pytest.approx([-0.2, -0.3])
     assert "difference to dapo" in display("accuracy", accuracy).columns
 
@@ -269,7 +274,7 @@ def test_labels_leave_out_what_a_variant_does_not_have(tmp_path, variants, label
 
 
 def test_settings_are_not_pooled(tmp_path):
-    for seed in (1, 2):
+    for seed in range(6):
         record(tmp_path, "ppo", seed, values(0.5, 1000, 1e6))
         record(tmp_path, "grpo", seed, values(0.6, 1000, 1e6), lr=0.1, group_size=8)
         record(tmp_path, "grpo", seed, values(0.4, 1000, 1e6), lr=0.2, group_size=8)
@@ -277,6 +282,29 @@ def test_settings_are_not_pooled(tmp_path):
     assert list(table["algo"]) == ["grpo (lr=0.1)", "grpo (lr=0.2)", "ppo"]
     assert list(table["verdict"]) == ["grpo better", "ppo better", "reference"]
     assert list(table["difference"])[:2] == pytest.approx([0.1, -0.1])
+
+
+@pytest.mark.parametrize("status", ["failed", "oom", "nan", "killed", "timeout", "planned"])
+@pytest.mark.parametrize("unlucky", ["grpo", "ppo"])
+def test_a_winner_of_the_survivors_is_called_so(status, unlucky):
+    """A run without a result may be one that the winner would have lost."""
+    score = "eval/test/success"
+    runs = [run("grpo", s, **{score: 0.8 + s / 1000}) for s in range(9)]
+    runs += [run("ppo", s, **{score: 0.7}) for s in range(9)]
+    whole = build_tables(ends_of(runs))
+    assert list(whole["accuracy"]["verdict"]) == ["grpo better", "reference"]
+    tables = build_tables(ends_of([*runs, run(unlucky, 9, status=status)]))
+    for name in ("trades", "summary", "accuracy"):
+        assert tables[name]["verdict"][0] == "grpo better (of those ok)"
+        assert "of those ok: some runs of either gave no result" in tables[name].attrs["reading"]
+
+
+def test_an_ok_run_without_the_number_of_the_others_is_told(tmp_path):
+    for seed, success in [(1, 0.5), (2, math.nan), (3, 0.7)]:
+        record(tmp_path, "grpo", seed, values(success, 1000, 1e6))
+    table = make_tables(tmp_path)["accuracy"]
+    assert table["test_success"][0] == pytest.approx(0.6)
+    assert table.attrs["footnotes"] == ["Without success on test: vlm, smoke, grpo: ok (seed 2)"]
 
 
 def test_machines_are_not_compared(tmp_path):

@@ -61,7 +61,7 @@ def test_by_hand() -> None:
     # after 3 s GRPO is done, at 0.8, and PPO at its first evaluation, at 0.6
     assert separate["seconds"] == 3.0
     assert separate["seconds_difference"] == pytest.approx(0.2)
-    assert separate["seconds_verdict"] == "grpo better"
+    assert separate["seconds_verdict"] == "cannot tell (needs 6)"  # twice the same
     assert separate["speed_ratio"] == pytest.approx(3)
     assert separate["static_ratio"] == pytest.approx(0.5)
     assert separate["peak_ratio"] == pytest.approx(0.5)
@@ -91,6 +91,12 @@ def test_a_ppo_with_several_settings_is_beside_nobody() -> None:
     other["row"] |= {"variant": "other", "run": "vlm/ppo/other"}
     assert list(rows(GRPO + PPO + SHARED)) == ["separate", "shared trunk"]
     assert list(rows(GRPO + PPO + SHARED + [other])) == ["shared trunk"]
+
+
+def test_two_ppos_with_one_kind_of_critic_are_told_apart() -> None:
+    other = [run("my_ppo", s, **last(0.9, 300.0, 10.0)) for s in (1, 2)]
+    found = rows(GRPO + PPO + SHARED + [with_critic(made, "separate") for made in other])
+    assert list(found) == ["separate: ppo", "separate: my_ppo", "shared trunk"]
 
 
 def test_no_row_without_one_of_the_two() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from grpo_bench.report.cells import BETTER, OF_THOSE_OK
 from grpo_bench.report.html.elements import Child, Markup, element, join, prose
 from grpo_bench.report.plots import task_names
 from grpo_bench.report.writers import COLUMNS, display, without_budget
@@ -139,9 +140,10 @@ def _cell(
 def _side(verdict: str, label: str) -> str:
     """What a verdict says of the row's own algorithm: the colour repeats it, and says nothing
     else."""
-    if verdict == f"{label.split(' (')[0]} better":
+    told = verdict.removesuffix(OF_THOSE_OK)
+    if told == f"{label.split(' (')[0]}{BETTER}":
         return "better"
-    return "worse" if verdict.endswith(" better") else "open"
+    return "worse" if told.endswith(BETTER) else "open"
 
 
 def _breakable(name: str) -> Markup:

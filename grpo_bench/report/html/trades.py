@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from grpo_bench.report.cells import BETTER, OF_THOSE_OK
 from grpo_bench.report.contents import Report, Section
 from grpo_bench.report.html import charts, records
 from grpo_bench.report.html.elements import Markup, element, join
@@ -129,8 +130,9 @@ def count_verdicts(verdicts: pd.Series) -> str:
     """How many verdicts are for GRPO, how many against it, and how many are neither."""
     there = verdicts[verdicts != ""]
     of = f"of {len(there)} comparisons"
-    ahead = int((there == "grpo better").sum())
-    behind = int(there.str.endswith(" better").sum()) - ahead
+    told = there.str.removesuffix(OF_THOSE_OK)
+    ahead = int((told == f"grpo{BETTER}").sum())
+    behind = int(told.str.endswith(BETTER).sum()) - ahead
     rest = len(there) - ahead - behind
     sides = {"GRPO": ahead, "PPO": behind}
     if len(there) == 1:
