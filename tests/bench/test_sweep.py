@@ -38,6 +38,7 @@ from grpo_bench.warmup import warmed_up
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and signals")
 QUICK = ["env=vlm", "budget.transitions=2048", "budget.evaluations=1"]
 LONG = ["env=vlm", "budget.transitions=100_000_000"]
+AS_THEY_SAY = ["budget=smoke", "tuned=none", "results=runs"]  # as ``config`` has it
 
 
 def carry_out(
@@ -71,7 +72,7 @@ def wait_until(condition: Any, seconds: float = 60.0) -> None:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    line = [sys.executable, "-m", "grpo_bench.run", *arguments, "budget=smoke", "results=runs"]
+    line = [sys.executable, "-m", "grpo_bench.run", *arguments, *AS_THEY_SAY]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     # a group of its own, as in a terminal: Ctrl-C goes to all of it
     return subprocess.Popen(line, cwd=folder, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload, no-any-return]
