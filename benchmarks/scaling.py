@@ -289,7 +289,8 @@ def main(arguments: list[str] | None = None) -> None:
         if tables.processes:
             table.targets += tables.targets()
             table.footnotes.append(tables.footnote())
-    table.write(options.out, "scaling")
+    whole = set(options.parts) == set(PARTS)
+    table.write(options.out, "scaling" if whole else f"scaling_{'_'.join(options.parts)}")
 
 
 if __name__ == "__main__":

@@ -70,8 +70,11 @@ def read_parquet(
 def parquet_bytes(table: pa.Table) -> bytes:
     """A table as a Parquet file: the same content gives the same bytes (with one pyarrow)."""
     sink = pa.BufferOutputStream()
-    # A seventh larger than with zstd, and read in half of the time: a record is read more often.
-    pq.write_table(table, sink, version="2.6", compression="snappy")
+    # Of a run's metrics as small as zstd makes them, and read in less than half of the time.
+    texts = [field.name for field in table.schema if field.type == pa.string()]
+    pq.write_table(
+        table, sink, version="2.6", compression="lz4", use_dictionary=texts, write_statistics=False
+    )
     return bytes(sink.getvalue().to_pybytes())
 
 

@@ -98,10 +98,11 @@ def scaled(load, out, *parts, turns="2"):
     """The table of some parts at their smallest sizes."""
     arguments = ["--parts", *parts, "--smallest", "3", "--seconds", "0", "--out", str(out)]
     load("scaling").main(["--repeats", turns, *arguments])
-    table = pd.read_csv(out / "scaling.csv")
+    name = f"scaling_{'_'.join(parts)}"  # not that of all parts, whose place it would take
+    table = pd.read_csv(out / f"{name}.csv")
     assert (table["cost_low"] <= table["cost"]).all() and (table["cost_low"] > 0).all()
     assert np.isfinite(table[["upper", "top"]]).all(axis=None)
-    assert "of 2 turns" in (out / "scaling.md").read_text()
+    assert "of 2 turns" in (out / f"{name}.md").read_text()
     return table
 
 
@@ -117,5 +118,5 @@ def test_learning_runs_and_records(load, tmp_path):
         *(["sub-environments"] * 2 + ["group size"] * 2 + ["width", "parameters"] * 4),
         *(["runs"] * 2 + ["records"] * 2),
     ]
-    text = (tmp_path / "scaling.md").read_text()
+    text = (tmp_path / "scaling_iterations_widths_runs_records.md").read_text()
     assert "tables, 1,000 records, peak MB" in text and "reading the bytes" in text

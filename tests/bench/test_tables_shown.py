@@ -279,7 +279,7 @@ def test_command_checks_and_writes_nothing(results, tmp_path):
     assert not list(tmp_path.iterdir())
     command(tmp_path, *arguments)
     checked = command(tmp_path, *arguments, "check=true")
-    assert (checked.returncode, checked.stdout) == (0, "")
+    assert (checked.returncode, checked.stdout) == (0, "Nothing would change in one\n")
     path = tmp_path / "one" / "speed.csv"
     path.write_text(path.read_text().replace("1000.0", "1001.0"))
     checked = command(tmp_path, *arguments, "check=true")
