@@ -12,7 +12,17 @@ from collections.abc import Set as AbstractSet
 from itertools import zip_longest
 from pathlib import Path
 
-from grpo_bench.committed import claims, figures, language, pages, records, speed, training, tuning
+from grpo_bench.committed import (
+    claims,
+    figures,
+    language,
+    pages,
+    records,
+    sources,
+    speed,
+    training,
+    tuning,
+)
 from grpo_bench.committed.figures import publish_all
 from grpo_bench.committed.places import RESULTS
 from grpo_bench.records.files import replace
@@ -49,18 +59,24 @@ def make_all(root: Path) -> Iterator[Path]:
     Raises:
         ValueError: a source is not as it should be.
     """
+    made: set[Path] = set()
     for step in STEPS:
         for path, text in step(root).items():
+            made.add(path)
             if _read(root / path) != text:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 replace(root / path, text.encode())
                 yield path
     yield from figures.draw(root)
+    made |= {*left_over(root, made | figures.paths(root))}
+    if sources.changed(root, made):
+        replace(root / sources.SUMS, sources.text(sources.sums(root, made)).encode())
+        yield sources.SUMS
 
 
 def check_all(root: Path) -> Iterator[str]:
     """``path:line`` of each file that is not what its sources give, at the first such line; of a
-    figure, or a file that no source gives any more, its path.
+    figure, a file that is measured, or one that no source gives any more, its path.
 
     Raises:
         ValueError: a source is not as it should be.
@@ -72,8 +88,10 @@ def check_all(root: Path) -> Iterator[str]:
             old = _read(root / path)
             if old != text:
                 yield f"{path}:{first_difference(old, text)}"
-    yield from map(str, figures.stale(root))
-    yield from map(str, left_over(root, given | figures.paths(root)))
+    stale = [*figures.stale(root)]
+    old_ones = left_over(root, given | figures.paths(root))
+    measured = sources.changed(root, given | {*old_ones})
+    yield from map(str, [*stale, *(path for path in measured if path not in stale), *old_ones])
 
 
 def left_over(root: Path, given: AbstractSet[Path]) -> list[Path]:

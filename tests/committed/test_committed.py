@@ -56,6 +56,26 @@ def test_changed_digits_are_seen_and_mended(copy: Path) -> None:
     assert list(check_all(copy)) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("lm_memory.md", b"135m", b"136m"),  # of a benchmark, in no page
+        ("oracle/kl.csv", b"tutorial", b"tutorials"),
+        ("lm/notes.txt", b"Other", b"No other"),
+        ("figures/comparison-summary.svg", b"</svg>", b" </svg>"),  # its numbers are as before
+    ],
+)
+def test_a_changed_digit_of_what_is_measured_is_seen(
+    copy: Path, name: str, old: bytes, new: bytes
+) -> None:
+    path = copy / "results" / "reference" / name
+    whole = path.read_bytes()
+    assert old in whole
+    path.write_bytes(whole.replace(old, new, 1))
+    assert f"results/reference/{name}" in list(check_all(copy))
+    path.write_bytes(whole)
+
+
 def test_a_file_that_is_gone_is_seen(copy: Path) -> None:
     path = copy / "results" / "reference" / "claims.md"
     text = path.read_bytes()
