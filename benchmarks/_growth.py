@@ -9,8 +9,8 @@ import numpy as np
 from _compare import Table, spread, verdict
 from numpy.typing import NDArray
 
-from grpo_bench.report.numbers import hundredths, in_units
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import hundredths, in_units
+from grpo_bench.report.text.writers import Column
 from grpo_bench.stats import mean_interval
 
 LINEAR = 1.1  # the largest exponent that counts as linear: data that outgrow a cache cost more

@@ -22,9 +22,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from torch import Tensor, nn
 
-from grpo_bench.baselines import actor_modules
 from grpo_bench.config import Config
-from grpo_bench.job import make_model, nobody, task_of, warm_up
 from grpo_bench.meter import (
     gradient_bytes,
     module_bytes,
@@ -33,7 +31,9 @@ from grpo_bench.meter import (
     resident_bytes,
 )
 from grpo_bench.meter.tensors import LiveBytes
-from grpo_bench.recorder import optimizers
+from grpo_bench.runs.job import make_model, nobody, task_of, warm_up
+from grpo_bench.training.baselines import actor_modules
+from grpo_bench.training.recorder import optimizers
 
 ITERATIONS = 8  # the heap has found its size; the optimiser has its state from the second on
 FEW = 16  # episodes of an iteration that is all but empty

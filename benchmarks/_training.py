@@ -23,12 +23,12 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from grpo_bench import GRPO
-from grpo_bench.baselines import make_baseline
 from grpo_bench.grpo import algorithm
 from grpo_bench.grpo.rollout import Rollout, RolloutBuilder, TensorObs, take
+from grpo_bench.grpo.vec_env import VectorEnvAdapter
 from grpo_bench.meter import Phases
-from grpo_bench.networks import policy_kwargs
-from grpo_bench.vec_env import VectorEnvAdapter
+from grpo_bench.training.baselines import make_baseline
+from grpo_bench.training.networks import policy_kwargs
 
 GROUP_SIZE = 8
 LEARNING_RATE = 3e-4  # SB3's default; the speed does not depend on it

@@ -35,8 +35,8 @@ from _compare import (
 )
 
 from grpo_bench.records.load import Results, load_results
-from grpo_bench.report.numbers import difference, share, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import difference, share, significant
+from grpo_bench.report.text.writers import Column
 from grpo_bench.stats import mean_interval, paired_difference_interval
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,9 +25,9 @@ from torch import Tensor
 
 import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF, Config, resolved
-from grpo_bench.job import make_model
-from grpo_bench.report.numbers import hundredths, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import hundredths, significant
+from grpo_bench.report.text.writers import Column
+from grpo_bench.runs.job import make_model
 
 ENVS = ("vlm", "arithmetic", "format")
 PPO, LEFT_OUT = "ppo", "ppo, critic left out"

@@ -36,8 +36,8 @@ from gymnasium.utils.performance import benchmark_step, benchmark_vector_step
 from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from grpo_bench.report.numbers import significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import significant
+from grpo_bench.report.text.writers import Column
 from grpo_envs.task import Task
 
 VLM = "GRPO-VLM-v0"

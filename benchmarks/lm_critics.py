@@ -19,8 +19,8 @@ from hydra import compose, initialize_config_dir
 import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF, resolved
 from grpo_bench.lm.setup import make_trainer
-from grpo_bench.report.numbers import hundredths, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import hundredths, significant
+from grpo_bench.report.text.writers import Column
 
 PARTS = ("generation", "scoring", "critic", "update")  # phases of an iteration
 ALGOS = {

@@ -30,8 +30,8 @@ from grpo_bench.config import CONF, Config, resolved
 from grpo_bench.lm.memory import COMPONENTS, predict
 from grpo_bench.lm.shapes import SHAPES
 from grpo_bench.plan import measured, memory_of, process_bytes
-from grpo_bench.report.numbers import significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import significant
+from grpo_bench.report.text.writers import Column
 
 GIB = 2**30
 WITHIN = 10.0  # per cent, of the prediction

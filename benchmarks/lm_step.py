@@ -24,8 +24,8 @@ import torch
 from _compare import Table, bounds, in_turns, parser, progress, ratio, spread, verdict
 from _lm_sides import PRECISIONS, Settings, Turn, side
 
-from grpo_bench.report.numbers import difference, in_units, share, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import difference, in_units, share, significant
+from grpo_bench.report.text.writers import Column
 from grpo_bench.stats import mean_interval, paired_difference_interval
 
 OURS, FLOOR = "ours", "floor"

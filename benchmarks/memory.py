@@ -29,9 +29,9 @@ from hydra import compose, initialize_config_dir
 import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF, Config, resolved
 from grpo_bench.meter import self_test
-from grpo_bench.report.memory_parts import PARTS
-from grpo_bench.report.numbers import in_units, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.rows.memory_parts import PARTS
+from grpo_bench.report.text.numbers import in_units, significant
+from grpo_bench.report.text.writers import Column
 
 ENVS = ("vlm", "arithmetic", "format")
 ALGOS = ("grpo", "grpo_paper", "ppo", "ppo_shared")
@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     for check in self_test():
         progress(f"meter: {check}")
-    from grpo_bench.job import make_warmup  # torch, which the command line can do without
+    from grpo_bench.runs.job import make_warmup  # torch, which the command line can do without
 
     with tempfile.TemporaryDirectory() as results:
         subjects = {}

@@ -35,9 +35,9 @@ from start_up import Process, fresh
 
 from grpo_bench.config import CONF, Config, resolved
 from grpo_bench.records import run_folder
-from grpo_bench.report.numbers import significant
-from grpo_bench.report.reading import make_tables
-from grpo_bench.sweep import run_all
+from grpo_bench.report.folder import make_tables
+from grpo_bench.report.text.numbers import significant
+from grpo_bench.runs.sweep import run_all
 from grpo_bench.tables import write_tables
 
 SCHEDULE = SCHEDULES["middle"]

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from _compare import Table, Target, in_turns, parser, ratio, ratio_columns, spread, verdict
 
-from grpo_bench.report.numbers import in_units, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import in_units, significant
+from grpo_bench.report.text.writers import Column
 
 ENVS = ("vlm", "arithmetic", "format")
 YARDSTICK = "import torch, stable_baselines3"
@@ -152,7 +152,7 @@ def run_of_a_sweep(env: str, results: Path, second: bool) -> Callable[[int], Pro
     arguments = ["-m", f"env={env}", "algo=grpo", "seed=1,2", "budget=smoke"]
     arguments += [f"results={results}/sweep", "env.warmup=null", "hydra.launcher.n_jobs=1"]
     code = (
-        "from grpo_bench.processes import PRELOAD, Sweep\n"
+        "from grpo_bench.runs.processes import PRELOAD, Sweep\n"
         f"PRELOAD.append('marked')\n{SECOND if second else ''}\nrun(*{arguments!r})"
     )
     return partial(fresh, code, marks=1 + second, modules=str(results))

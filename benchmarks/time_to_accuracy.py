@@ -36,10 +36,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from grpo_bench.config import CONF, resolved
-from grpo_bench.evaluation import evaluate
-from grpo_bench.job import make_model
-from grpo_bench.report.numbers import ABSENT, in_units, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import ABSENT, in_units, significant
+from grpo_bench.report.text.writers import Column
+from grpo_bench.runs.job import make_model
+from grpo_bench.training.evaluation import evaluate
 
 Run = tuple[BaseAlgorithm, int]  # a fresh model, and the transitions that it is to learn for
 ENV_ID = TASKS["vlm"].env_id

@@ -34,12 +34,12 @@ from _training import (
 from stable_baselines3.common.callbacks import BaseCallback
 
 from grpo_bench import GRPO
+from grpo_bench.fast.distributions import LogSoftmaxDistribution
 from grpo_bench.grpo import algorithm
-from grpo_bench.grpo.distributions import LogSoftmaxDistribution
 from grpo_bench.grpo.objectives import PolicyLoss
 from grpo_bench.grpo.rollout import Rollout
-from grpo_bench.report.numbers import in_units, share
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import in_units, share
+from grpo_bench.report.text.writers import Column
 
 Without = Callable[[], AbstractContextManager[Any]]
 STANDSTILL = 1e-9  # learning rate: the kept rollout stays one of this policy

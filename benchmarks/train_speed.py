@@ -37,8 +37,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from grpo_bench.grpo.policies import ActorPolicy
 from grpo_bench.grpo.rollout import Rollout
-from grpo_bench.report.numbers import share, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import share, significant
+from grpo_bench.report.text.writers import Column
 
 DUMMIES = 8  # sub-environments of a DummyVecEnv
 GRPO_ROW, PPO_ROW = "GRPO", "PPO, separate critic"

@@ -16,7 +16,7 @@ import torch
 from grpo_bench.enumeration.tables import TABLES, everything
 from grpo_bench.records.files import replace
 from grpo_bench.report import csv, markdown
-from grpo_bench.stopping import stopping
+from grpo_bench.runs.stopping import stopping
 
 
 def main(arguments: list[str] | None = None) -> None:

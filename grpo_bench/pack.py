@@ -15,7 +15,7 @@ from omegaconf import DictConfig, ListConfig
 from grpo_bench.config import CONF
 from grpo_bench.records.archive import METRICS, PROBLEMS, RUNS
 from grpo_bench.records.packing import pack
-from grpo_bench.stopping import stopping
+from grpo_bench.runs.stopping import stopping
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="pack")

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_bench.config import CONF, Config, resolved
-from grpo_bench.stopping import stopping
+from grpo_bench.runs.stopping import stopping
 
 if TYPE_CHECKING:
     from grpo_bench.lm.memory import Prediction
@@ -40,7 +40,7 @@ for _power, _letter in enumerate("KMGT", start=1):
 NO_MEMORY = ("MemoryError", "can't allocate memory", "OutOfMemoryError", "bad_alloc")
 # What a run imports, and then its steps.
 CHILD = """
-import grpo_bench.run, grpo_bench.job, grpo_bench.lm.run, grpo_bench.lm.measure
+import grpo_bench.run, grpo_bench.runs.job, grpo_bench.lm.run, grpo_bench.lm.measure
 grpo_bench.lm.measure.report()
 """
 
@@ -270,7 +270,7 @@ def report(config: Config, device: str, memory: int | None, console: Console) ->
 def main(config: DictConfig) -> None:
     """Predict, and print."""
     gc.disable()  # as in grpo_bench.run: imports leave no garbage
-    from grpo_bench.job import check
+    from grpo_bench.runs.job import check
 
     gc.enable()
     try:

@@ -10,38 +10,22 @@ Every run writes a record (see ``grpo_bench.records``); a sweep ends with the ta
 
 from __future__ import annotations
 
-import atexit
 import gc
 import math
 import os
-import shutil
 import sys
-import tempfile
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from grpo_bench.config import CONF, check_tuned, resolved
-from grpo_bench.stopping import GOES_ON, stopping
-from grpo_bench.torchrun import check_processes, rank
-from hydra_plugins.grpo_bench_launcher import ProcessLauncher
+from grpo_bench.lm.torchrun import check_processes, rank
+from grpo_bench.runs.hydra_setup import register, scratch
+from grpo_bench.runs.stopping import GOES_ON, stopping
 
-# Hydra looks through the folders on the path, and an editable installation puts none there.
-Plugins.instance().register(ProcessLauncher)
-
-
-def scratch() -> str:
-    """A folder that is gone at the end, for Hydra's multirun.yaml: the records say it all, and two
-    sweeps would write over each other's."""
-    folder = tempfile.mkdtemp(prefix="grpo_bench-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-OmegaConf.register_new_resolver("scratch", scratch, use_cache=True)
+register()
 
 ONE_PROCESS = (
     "This launcher keeps all runs in one process: their peaks of memory are not theirs alone, a "
@@ -53,10 +37,10 @@ ONE_PROCESS = (
 def main(config: DictConfig) -> float:
     """One run in this process; its success rate at the end, on the split of its budget."""
     gc.disable()  # imports leave no garbage, and to look for it takes a fifth of their time
-    from grpo_bench.job import check, execute
-    from grpo_bench.outcome import outcome, run_name
-    from grpo_bench.progress import OneRun
     from grpo_bench.records import RecordError
+    from grpo_bench.runs.console import OneRun
+    from grpo_bench.runs.job import check, execute
+    from grpo_bench.runs.outcome import outcome, run_name
 
     gc.enable()
     gc.freeze()  # nor is it looked for among them later, 0.1 s each time
@@ -67,8 +51,6 @@ def main(config: DictConfig) -> float:
     sweep = hydra_config.runtime.choices.get("experiment")
     if sweep and hydra_config.mode is RunMode.RUN:
         raise SystemExit(f"experiment={sweep} is a sweep: expected -m beside it")
-    if hydra_config.runtime.choices["sweep"] == "batched" and hydra_config.mode is RunMode.RUN:
-        raise SystemExit("sweep=batched is for many seeds: expected -m beside it")
     try:
         check_tuned(hydra_config.runtime.choices)
         settings = resolved(config)

@@ -10,8 +10,8 @@ __all__ = ["check_group_env"]
 
 for _name, _module, _vector in [
     ("VLM", "vlm", "make_vector_env"),  # which has a torch view as well
-    ("Arithmetic", "arithmetic", "ArithmeticVectorEnv"),
-    ("Format", "format", "FormatVectorEnv"),
+    ("Arithmetic", "tokens.arithmetic", "ArithmeticVectorEnv"),
+    ("Format", "tokens.format", "FormatVectorEnv"),
 ]:
     register(
         id=f"GRPO-{_name}-v0",

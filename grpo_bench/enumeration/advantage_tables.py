@@ -9,7 +9,7 @@ import torch
 
 from grpo_bench.enumeration.table import Table, number
 from grpo_bench.grpo.advantages import BASELINES, group_advantages
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.writers import Column
 
 GROUP_SIZE = 8
 SIZES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 1000.0)  # of the rewards

@@ -18,8 +18,8 @@ from grpo_bench.enumeration.gradients import SUMMED, UNBOUNDED, kl_estimate
 from grpo_bench.enumeration.table import Table, measures, number
 from grpo_bench.enumeration.tasks import reverse_gradient, true_gradient
 from grpo_bench.grpo.kl import FORMS
-from grpo_bench.report.numbers import share
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import share
+from grpo_bench.report.text.writers import Column
 
 KL_COEF = 0.1  # where rewards and KL come together
 

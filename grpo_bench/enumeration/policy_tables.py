@@ -30,8 +30,8 @@ from grpo_bench.enumeration.table import Table, measures, number
 from grpo_bench.enumeration.tasks import Task, log_probs, true_gradient
 from grpo_bench.grpo.advantages import BASELINES
 from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES, importance_ratio
-from grpo_bench.report.numbers import share
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import share
+from grpo_bench.report.text.writers import Column
 
 # The largest groups that are listed: the batches would be too many, or are known to show no more.
 LARGEST = {"batch": 8, "batch_std": 8, "group_mean": 16, "rank": 16, "none": 16}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from grpo_bench.report.numbers import share, significant
-from grpo_bench.report.writers import Column
+from grpo_bench.report.text.numbers import share, significant
+from grpo_bench.report.text.writers import Column
 
 DECIMALS = 10  # beyond these two machines need not agree
 

@@ -11,6 +11,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
+from grpo_bench.fast.gradients import clip_grad_norm
 from grpo_bench.grpo.advantages import (
     group_advantages,
     process_advantages,
@@ -19,7 +20,6 @@ from grpo_bench.grpo.advantages import (
 from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.batches import minibatches
 from grpo_bench.grpo.doctor import Doctor
-from grpo_bench.grpo.gradients import clip_grad_norm
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.grpo.objectives import Clip, policy_loss
 from grpo_bench.grpo.policies import ActorPolicy

@@ -26,9 +26,9 @@ from grpo_bench.grpo.envs import GROUPS_BY_DEFAULT, check_layout, make_env
 from grpo_bench.grpo.groups import GroupSource, make_source
 from grpo_bench.grpo.policies import ActorPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from grpo_bench.grpo.rollout import Rollout, collect_groups
+from grpo_bench.grpo.seeds import stream
 from grpo_bench.grpo.settings import check_spaces
-from grpo_bench.seeds import stream
-from grpo_bench.vec_env import VectorEnvAdapter, seed_sub_environments
+from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
 
 Self = TypeVar("Self", bound="GroupAlgorithm")
 

@@ -14,7 +14,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
-from grpo_bench.vec_env import (
+from grpo_bench.grpo.vec_env import (
     VectorEnvAdapter,
     base_vec_env,
     takes_problem_ids,

@@ -20,7 +20,7 @@ import torch
 from stable_baselines3.common.distributions import Distribution, kl_divergence
 from torch import Tensor
 
-from grpo_bench.grpo.distributions import LogSoftmaxDistribution
+from grpo_bench.fast.distributions import LogSoftmaxDistribution
 
 LARGEST_LOG = 20.0  # of a ratio of probabilities
 

@@ -30,8 +30,8 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from grpo_bench.grpo.distributions import LogSoftmaxDistribution
-from grpo_bench.optimizer import EagerAdam
+from grpo_bench.fast.distributions import LogSoftmaxDistribution
+from grpo_bench.fast.optimizer import EagerAdam
 
 
 class ActorPolicy(BasePolicy):

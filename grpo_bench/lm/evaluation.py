@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from grpo_bench.grpo.seeds import stream
 from grpo_bench.lm.generation import generate
 from grpo_bench.lm.models import LanguageModel
 from grpo_bench.lm.parallel import World
 from grpo_bench.lm.sharding import whole
 from grpo_bench.lm.tasks import TextTask
-from grpo_bench.seeds import stream
 from grpo_envs.task import IntArray, Split
 
 EXAMPLES = 8  # completions that are kept as text, of the first problems of a split

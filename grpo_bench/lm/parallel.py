@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from grpo_bench.lm.optimizer import BUCKET, buckets, local
-from grpo_bench.torchrun import n_processes
+from grpo_bench.lm.torchrun import n_processes
 
 
 @dataclass(frozen=True)

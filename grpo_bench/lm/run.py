@@ -26,12 +26,12 @@ from grpo_bench.meter.memory import (
     reset_peak,
     resident_bytes,
 )
+from grpo_bench.meter.schedule import is_due
 from grpo_bench.records import TRAINING, Run
-from grpo_bench.schedule import is_due
 from grpo_envs.task import Split
 
 SAMPLE = 24  # characters of a completion that progress shows
-News = Callable[[str, float, float], None]  # as ``grpo_bench.job.News``
+News = Callable[[str, float, float], None]  # as ``grpo_bench.runs.job.News``
 
 
 def learn(run: Run, config: dict[str, Any], device: str, news: News, world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from grpo_bench.grpo.seeds import integer_seed
 from grpo_bench.lm.critics import Critic, make_critic
 from grpo_bench.lm.lora import Lora, Reference
 from grpo_bench.lm.models import LanguageModel, check_source, load_model
@@ -13,11 +14,10 @@ from grpo_bench.lm.parallel import World
 from grpo_bench.lm.settings import settings_of
 from grpo_bench.lm.sharding import check_sharded, shard_all
 from grpo_bench.lm.tasks import TextTask, task_of
+from grpo_bench.lm.torchrun import n_processes
 from grpo_bench.lm.trainer import Trainer
 from grpo_bench.lm.vllm_backend import check_backend
 from grpo_bench.meter.clock import Phases
-from grpo_bench.seeds import integer_seed
-from grpo_bench.torchrun import n_processes
 
 Config = dict[str, Any]
 

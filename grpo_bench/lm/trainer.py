@@ -19,6 +19,7 @@ from torch import Tensor
 from grpo_bench.grpo.doctor import Doctor
 from grpo_bench.grpo.kl import FORMS, sample_term
 from grpo_bench.grpo.objectives import aggregation_weights, policy_loss
+from grpo_bench.grpo.seeds import stream
 from grpo_bench.grpo.spread import spread_metrics
 from grpo_bench.lm.completions import group_tokens, micro_batches, rows_of
 from grpo_bench.lm.critics import Critic
@@ -42,7 +43,6 @@ from grpo_bench.lm.step_log import StepLog
 from grpo_bench.lm.tasks import TextTask
 from grpo_bench.lm.vllm_backend import generator_of
 from grpo_bench.meter.clock import Phases
-from grpo_bench.seeds import stream
 
 Config = dict[str, Any]
 

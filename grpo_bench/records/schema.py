@@ -83,7 +83,7 @@ class Manifest:
     concurrency: int | None = None  # runs that went on beside this one, itself included
     start: str | None = None  # ISO 8601, UTC
     end: str | None = None
-    # findings: of the doctor; company: seeds that learned in one process with it, itself included
+    # findings: of the doctor
     extra: dict[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pandas as pd
 
 from grpo_bench.records.errors import load_errors
-from grpo_bench.report.aggregate import profiles
-from grpo_bench.report.claims import Judged
-from grpo_bench.report.comparison import Group, group_runs, reference_algorithm
-from grpo_bench.report.curves import learning_curves
-from grpo_bench.report.memory_parts import PARTS
-from grpo_bench.report.reading import read_records
+from grpo_bench.report.claims.judge import Judged
+from grpo_bench.report.folder import read_records
+from grpo_bench.report.rows.aggregate import profiles
+from grpo_bench.report.rows.comparison import Group, group_runs, reference_algorithm
+from grpo_bench.report.rows.curves import learning_curves
+from grpo_bench.report.rows.memory_parts import PARTS
 from grpo_bench.report.tables import build_tables
 
 # What an algorithm holds all the time: its name in the records, and on the page.

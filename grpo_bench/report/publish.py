@@ -6,8 +6,8 @@ from pathlib import Path
 
 from grpo_bench.records.files import replace
 from grpo_bench.report.contents import Report
-from grpo_bench.report.figures import figures
-from grpo_bench.report.html import page
+from grpo_bench.report.figures.render import figures
+from grpo_bench.report.page import page
 
 PAGE = "report.html"
 FIGURES = "figures"  # the folder beside the page

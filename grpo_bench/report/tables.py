@@ -23,9 +23,9 @@ import pandas as pd
 from grpo_bench import stats
 from grpo_bench.records import TRAINING
 from grpo_bench.records.load import START, Ends
-from grpo_bench.report.aggregate import aggregate
-from grpo_bench.report.budgets import equal, reach
-from grpo_bench.report.cells import (
+from grpo_bench.report.rows.aggregate import aggregate
+from grpo_bench.report.rows.budgets import equal, reach
+from grpo_bench.report.rows.cells import (
     RATE,
     TEST_SUCCESS,
     Row,
@@ -39,12 +39,12 @@ from grpo_bench.report.cells import (
     ratio,
     spread,
 )
-from grpo_bench.report.comparison import COMPONENTS, Group, group_runs, reference_algorithm
-from grpo_bench.report.curves import run_curves
-from grpo_bench.report.origin import footnotes, header
-from grpo_bench.report.paired import paired
-from grpo_bench.report.trades import critic_of, trades
-from grpo_bench.report.words import captions, in_text, readings
+from grpo_bench.report.rows.comparison import COMPONENTS, Group, group_runs, reference_algorithm
+from grpo_bench.report.rows.curves import run_curves
+from grpo_bench.report.rows.paired import paired
+from grpo_bench.report.rows.trades import critic_of, trades
+from grpo_bench.report.text.origin import footnotes, header
+from grpo_bench.report.text.words import captions, in_text, readings
 
 
 def build_tables(

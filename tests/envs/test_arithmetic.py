@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_envs.arithmetic import ArithmeticEnv, ArithmeticTask, ArithmeticVectorEnv
-from grpo_envs.expressions import Expressions, parse_operators
 from grpo_envs.task import SPLITS
-from grpo_envs.vocabulary import EOS, N_TOKENS, PAD, decode, encode
+from grpo_envs.tokens.arithmetic import ArithmeticEnv, ArithmeticTask, ArithmeticVectorEnv
+from grpo_envs.tokens.expressions import Expressions, parse_operators
+from grpo_envs.tokens.vocabulary import EOS, N_TOKENS, PAD, decode, encode
 
 PRESETS = ("easy", "medium", "hard")
 EACH_TASK = pytest.mark.parametrize("task", [ArithmeticTask(p) for p in PRESETS], ids=PRESETS)

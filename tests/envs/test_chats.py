@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 
 import grpo_envs  # noqa: F401
-from grpo_envs.scoring import last_number, reply_equals
+from grpo_envs.tokens.scoring import last_number, reply_equals
 
 
 def task_of(name: str, **kwargs):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from grpo_envs import check_group_env
-from grpo_envs.arithmetic import ArithmeticVectorEnv
+from grpo_envs.tokens.arithmetic import ArithmeticVectorEnv
 
 
 class Guess(gym.Env[np.ndarray, int]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grpo_envs.format import FormatEnv, FormatTask
 from grpo_envs.task import Outcome
-from grpo_envs.vocabulary import EOS, VOCABULARY, decode, encode
+from grpo_envs.tokens.format import FormatEnv, FormatTask
+from grpo_envs.tokens.vocabulary import EOS, VOCABULARY, decode, encode
 
 TASK = FormatTask("easy")
 PROBLEM = TASK.problems.ids(np.array([[0]]), np.array([[17, 25]]))  # 17+25

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo_envs.scoring import TAGS, Verdict, judge, parse_value, right_values, value_equals
-from grpo_envs.token_judge import SATURATED, TokenJudge, structure_judge, value_judge
-from grpo_envs.vocabulary import EOS, N_TOKENS, PAD, TOKEN_ID, VOCABULARY, decode, encode
+from grpo_envs.tokens.judge import SATURATED, TokenJudge, structure_judge, value_judge
+from grpo_envs.tokens.scoring import TAGS, Verdict, judge, parse_value, right_values, value_equals
+from grpo_envs.tokens.vocabulary import EOS, N_TOKENS, PAD, TOKEN_ID, VOCABULARY, decode, encode
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "completions.json").read_text())
 STRUCTURE_JUDGE, VALUE_JUDGE = structure_judge(), value_judge()

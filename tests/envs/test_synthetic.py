@@ -7,9 +7,9 @@ import pytest
 from scipy import integrate, stats
 
 from grpo_envs.hashing import below, counters, draws, mix, normals
-from grpo_envs.synthetic import SyntheticSource, _orthonormal
 from grpo_envs.task import MAX_ID, SPLITS
 from grpo_envs.vlm import VLMTask
+from grpo_envs.vlm.synthetic import SyntheticSource, _orthonormal
 
 IDS = np.arange(20_000) * 7_919 + 123
 

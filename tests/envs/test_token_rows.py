@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from grpo_envs.arithmetic import ArithmeticTask
-from grpo_envs.format import FormatTask
-from grpo_envs.tokens import TokenTask, _lose_a_ten
-from grpo_envs.vocabulary import EOS, PAD, TOKEN_ID, VOCABULARY, decode, encode
+from grpo_envs.tokens.arithmetic import ArithmeticTask
+from grpo_envs.tokens.format import FormatTask
+from grpo_envs.tokens.task import TokenTask, _lose_a_ten
+from grpo_envs.tokens.vocabulary import EOS, PAD, TOKEN_ID, VOCABULARY, decode, encode
 
 PRESETS = ("easy", "medium", "hard")
 TASKS: list[TokenTask] = [

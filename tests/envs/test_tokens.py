@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 import grpo_envs  # noqa: F401  (registers the ids)
-from grpo_envs.arithmetic import ArithmeticEnv, ArithmeticTask, ArithmeticVectorEnv
-from grpo_envs.format import FormatEnv, FormatTask, FormatVectorEnv
-from grpo_envs.tokens import TokenTask
-from grpo_envs.vocabulary import EOS, N_TOKENS, PAD, decode
+from grpo_envs.tokens.arithmetic import ArithmeticEnv, ArithmeticTask, ArithmeticVectorEnv
+from grpo_envs.tokens.format import FormatEnv, FormatTask, FormatVectorEnv
+from grpo_envs.tokens.task import TokenTask
+from grpo_envs.tokens.vocabulary import EOS, N_TOKENS, PAD, decode
 
 TASKS = [
     *[ArithmeticTask(preset) for preset in ("easy", "medium", "hard")],

@@ -7,9 +7,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
-from toys import Walk
+from support.toys import Walk
 
-from grpo_bench.vec_env import VectorEnvAdapter, infos_apart
+from grpo_bench.grpo.vec_env import VectorEnvAdapter, infos_apart
 
 N = 5
 MODES = [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]

@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium import spaces
-from toys import SMALL, UNIT, OneStep, collected, parameters, walker
+from support.toys import SMALL, UNIT, OneStep, collected, parameters, walker
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.kl import FORMS

@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
 )
-from toys import SMALL, Walk, walker
+from support.toys import SMALL, Walk, walker
 
 from grpo_bench import GRPO
 

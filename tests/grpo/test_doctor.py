@@ -11,8 +11,8 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv
+from support.toys import FAILED, SMALL, SOLVED, UNIT, OneStep, Puzzle, Walk, collected, walker
 from torch import nn
-from toys import FAILED, SMALL, SOLVED, UNIT, OneStep, Puzzle, Walk, collected, walker
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.doctor import PATIENCE, ROUNDING, Doctor, DoctorWarning

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toys import (
+from support.toys import (
     FAILED,
     HIDDEN,
     NARROW,

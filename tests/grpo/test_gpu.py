@@ -7,10 +7,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toys import collected, parameters
+from support.toys import collected, parameters
 
 from grpo_bench import GRPO
-from grpo_bench.networks import policy_kwargs
+from grpo_bench.training.networks import policy_kwargs
 
 pytestmark = pytest.mark.gpu
 HOMES = {

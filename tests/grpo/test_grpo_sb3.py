@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
     is_vecenv_wrapped,
 )
-from toys import SMALL, UNIT, OneStep, Walk, parameters, walker
+from support.toys import SMALL, UNIT, OneStep, Walk, parameters, walker
 
 from grpo_bench import GRPO
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from optimiser_steps import (
+from support.optimiser_steps import (
     ALL,
     Batch,
     Options,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import group
+from support.toys import group
 
 from grpo_bench.grpo.dynamic import join, select
 from grpo_bench.grpo.rollout import Rollout

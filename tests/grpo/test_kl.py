@@ -13,9 +13,9 @@ from stable_baselines3.common.distributions import (
     MultiCategoricalDistribution,
 )
 
+from grpo_bench.fast.distributions import LogSoftmaxDistribution
 from grpo_bench.grpo import kl
 from grpo_bench.grpo.advantages import return_penalty
-from grpo_bench.grpo.distributions import LogSoftmaxDistribution
 
 N = 3  # states
 LOSS = [name for name, form in kl.FORMS.items() if form.place == "loss" and form.term is not None]

@@ -9,7 +9,7 @@ from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
 )
-from toys import SMALL, Walk, parameters, walker
+from support.toys import SMALL, Walk, parameters, walker
 
 from grpo_bench import GRPO
 

@@ -9,9 +9,9 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv
+from support.toys import UNIT, OneStep, Walk, collected, parameters, walker
 from test_persistence import go_on
 from torch import nn
-from toys import UNIT, OneStep, Walk, collected, parameters, walker
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.kl import FORMS

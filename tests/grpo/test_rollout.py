@@ -9,11 +9,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
-from toys import OneStep, Puzzle, Walk, collected
+from support.toys import OneStep, Puzzle, Walk, collected
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.rollout import collect_groups, occurrence, to_env
-from grpo_bench.vec_env import VectorEnvAdapter
+from grpo_bench.grpo.vec_env import VectorEnvAdapter
 
 G, P = 4, 4  # members, problems
 WIDTHS = [1, G // 2, G, 4 * G]

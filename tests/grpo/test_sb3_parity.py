@@ -14,8 +14,8 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from support.toys import OneStep
 from torch import Tensor
-from toys import OneStep
 
 from grpo_bench.grpo.kl import k3
 from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, Clip, PolicyLoss, policy_loss

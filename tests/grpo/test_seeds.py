@@ -10,11 +10,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toys import Starts, Walk
+from support.toys import Starts, Walk
 
 from grpo_bench import GRPO
-from grpo_bench.seeds import STREAMS, integer_seed, stream
-from grpo_bench.vec_env import VectorEnvAdapter, seed_sub_environments
+from grpo_bench.grpo.seeds import STREAMS, integer_seed, stream
+from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
 
 N = 8
 SEEDS = range(10)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toys import FAILED, SMALL, SPREAD, UNIT, OneStep, Puzzle, collected, rollout_of
+from support.toys import FAILED, SMALL, SPREAD, UNIT, OneStep, Puzzle, collected, rollout_of
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.spread import (

@@ -4,10 +4,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from toys import collected, parameters
+from support.toys import collected, parameters
 
 from grpo_bench import GRPO
-from grpo_bench.vec_env import VectorEnvAdapter
+from grpo_bench.grpo.vec_env import VectorEnvAdapter
 
 G, P = 4, 6
 

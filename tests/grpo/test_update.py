@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from naive import CLIP, G, P, naive_update
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toys import UNIT, OneStep, Walk, collected, parameters, walker
+from support.naive import CLIP, G, P, naive_update
+from support.toys import UNIT, OneStep, Walk, collected, parameters, walker
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.doctor import DoctorWarning

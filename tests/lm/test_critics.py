@@ -11,8 +11,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 import torch
+from support.tiny import PROMPTS, texts
 from test_logprobs import GROUP, LENGTHS, TEMPERATURE, completions, weights
-from tiny import PROMPTS, texts
 from torch import Tensor, nn
 
 from grpo_bench.lm.completions import Completions

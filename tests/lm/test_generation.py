@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from tiny import EOS, PROMPTS, VOCABULARY, plain_logp, texts, tiny_llama
+from support.tiny import EOS, PROMPTS, VOCABULARY, plain_logp, texts, tiny_llama
 from transformers import (
     AutoModelForCausalLM,
     FalconConfig,

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
-from tiny import EOS, PROMPTS, made_up, texts, tiny_llama
+from support.tiny import EOS, PROMPTS, made_up, texts, tiny_llama
 
 from grpo_bench.config import CONF, resolved
 from grpo_bench.lm.completions import Completions

@@ -16,10 +16,10 @@ from hydra import compose, initialize_config_dir
 
 import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF, resolved
-from grpo_bench.job import check, execute
 from grpo_bench.lm.evaluation import evaluate
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.records import read_manifest
+from grpo_bench.runs.job import check, execute
 
 TINY = ("model=tiny", "env=arithmetic_text", "budget.transitions=1500", "budget.evaluations=2")
 

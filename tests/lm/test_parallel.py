@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from ranks import SIZE, together
-from tiny import EOS, PROMPTS, made_up, texts, tiny_llama
+from support.ranks import SIZE, together
+from support.tiny import EOS, PROMPTS, made_up, texts, tiny_llama
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel

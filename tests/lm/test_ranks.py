@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from hydra import compose, initialize_config_dir
-from ranks import SIZE, together
+from support.ranks import SIZE, together
 
 from grpo_bench.config import CONF, resolved
 from grpo_bench.grpo.objectives import AGGREGATIONS
@@ -31,10 +31,10 @@ from grpo_bench.lm.parallel import World
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.saving import plain_weights
 from grpo_bench.lm.setup import check_config, make_trainer
+from grpo_bench.lm.torchrun import check_processes
 from grpo_bench.lm.trainer import Trainer
-from grpo_bench.torchrun import check_processes
+from grpo_bench.runs.launcher import ProcessLauncher
 from grpo_envs.task import Outcome
-from hydra_plugins.grpo_bench_launcher import ProcessLauncher
 
 # 4 groups of 2. What rank 0 plays is short and badly paid, what rank 1 plays is long and well paid.
 GROUP = 2

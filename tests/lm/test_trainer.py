@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from tiny import plain_logp
+from support.tiny import plain_logp
 
 from grpo_bench.grpo.advantages import BASELINES, group_advantages, return_penalty
 from grpo_bench.grpo.kl import FORMS, sample_term

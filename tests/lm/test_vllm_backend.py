@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-from tiny import PROMPTS
+from support.tiny import PROMPTS
 
 from grpo_bench.lm.generation import generate
 from grpo_bench.lm.logprobs import completion_logprobs

@@ -1,0 +1,1 @@
+"""GRPO-Arithmetic-v0 and GRPO-Format-v0: an expression, answered token by token."""

@@ -1,1 +1,0 @@
-"""Many seeds of one configuration in one process: GRPO on stacked parameters, a record for each."""

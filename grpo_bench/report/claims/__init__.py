@@ -1,0 +1,1 @@
+"""The claim ledger: evidence, verdicts, and its pages."""

@@ -1,5 +1,0 @@
-"""The report as one self-contained page."""
-
-from grpo_bench.report.html.page import page
-
-__all__ = ["page"]

@@ -1,0 +1,183 @@
+"""Where the numbers come from: every run with its status, the failed ones, machines and code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from grpo_bench.report.contents import Report, Section
+from grpo_bench.report.figures.plots import name_of
+from grpo_bench.report.page.elements import Markup, element, join
+from grpo_bench.report.page.tables import Cell, grid
+from grpo_bench.report.rows.comparison import Group
+from grpo_bench.report.text.numbers import ABSENT, share
+
+Place = tuple[str, str, str]  # environment, budget and label: what names a row of a table
+TEST_SUCCESS = "eval/test/success"
+SPOILT = {  # what a status says of a run that is not ok and left no word
+    "planned": "not begun",
+    "running": "not ended, or cut off",
+    "failed": "ended with an error",
+    "oom": "out of memory",
+    "nan": "a number was not finite",
+    "killed": "killed",
+    "timeout": "out of time",
+}
+
+
+def section_anchor(section: Section) -> str:
+    """The id of the part of a section."""
+    return name_of("section", section.name)
+
+
+def run_anchor(section: Section, run: str) -> str:
+    """The id of a run."""
+    return name_of("run", section.name, run)
+
+
+def runs_anchor(section: Section) -> str:
+    """The id of all records of a section."""
+    return name_of("runs", section.name)
+
+
+def group_anchors(section: Section) -> dict[Place, str]:
+    """The ids of the records of groups, by environment, budget and algorithm of their rows."""
+    return {
+        _place(group): name_of("runs", section.name, str(i))
+        for i, group in enumerate(section.groups)
+    }
+
+
+def records(report: Report) -> Markup:
+    """All runs of all sections, by group."""
+    parts = []
+    for section in report.sections:
+        heading = f"Records of {section.name}"
+        parts.append(element("h3", heading, id=runs_anchor(section)))
+        anchors = group_anchors(section)
+        parts += [_group(section, group, anchors) for group in section.groups]
+    return join(*parts)
+
+
+def failures(report: Report) -> Markup:
+    """The runs that did not end ok, or that none failed."""
+    rows = []
+    total = 0
+    for section in report.sections:
+        for group in section.groups:
+            total += len(group.runs)
+            rows += [list(_failure(section, group, run)) for run in _spoilt(group)]
+    if not rows:
+        return element("p", f"None: all {total:,} runs ended ok.")
+    caption = f"{len(rows):,} of {total:,} runs; they stay in the denominator of every table"
+    return grid(
+        ["records", "env", "budget", "algo", "seed", "status", "reason", "run"], rows, caption
+    )
+
+
+def machines(report: Report) -> Markup:
+    """What the runs ran on, and which code it was."""
+    columns = [
+        *("processor", "cores", "accelerator", "threads", "concurrency"),
+        *("platform", "python", "versions", "commit", "dirty", "code_digest"),
+    ]
+    counts: dict[str, tuple[dict[str, Any], dict[str, int]]] = {}
+    for section in report.sections:
+        for group in section.groups:
+            for run in group.runs[columns].to_dict("records"):
+                if pd.isna(run["processor"]):  # never begun
+                    continue
+                _, seen = counts.setdefault(json.dumps(run, sort_keys=True), (run, {}))
+                seen[section.name] = seen.get(section.name, 0) + 1
+    rows = [[*_machine(run), _seen(seen)] for run, seen in counts.values()]
+    titles = ["machine", "threads", "at a time", "system", "versions", "code", "runs"]
+    return grid(titles, rows, "Hardware, versions and commits of the runs")
+
+
+def _group(section: Section, group: Group, ids: dict[Place, str]) -> Markup:
+    place = f"{group.env}, {group.budget}, {group.label}"
+    ok = f"{len(group.values)}/{len(group.runs)} ok"
+    rows = [list(_run(group, run)) for run in group.runs.to_dict("records")]
+    anchors = [run_anchor(section, run) for run in group.runs["run"]]
+    rivals = [g for g in section.groups if g.is_reference and g.place == group.place]
+    compared = None
+    if rivals and not group.is_reference:
+        link = element("a", rivals[0].label, href=f"#{ids[_place(rivals[0])]}")
+        compared = element("p", "Compared with the runs of ", link, ", by seed.")
+    config = {k: v for k, v in group.runs["config"].iloc[0].items() if k not in ("seed", "results")}
+    settings = element(
+        "details",
+        element("summary", "Settings"),
+        element("pre", json.dumps(config, indent=1, sort_keys=True)),
+    )
+    titles = ["seed", "status", "test success", "attempt", "code", "begun", "run"]
+    return element(
+        "details",
+        element("summary", f"{place}: {ok}"),
+        grid(titles, rows, f"Runs of {place}", anchors=anchors),
+        compared,
+        settings,
+        id=ids[_place(group)],
+        class_="runs",
+    )
+
+
+def _run(group: Group, run: dict[Any, Any]) -> Iterator[Cell]:
+    is_ok = run["status"] == "ok"
+    success = float("nan")
+    if is_ok and TEST_SUCCESS in group.values.columns:
+        success = float(group.values.loc[run["run"], TEST_SUCCESS])
+    yield Cell(str(run["seed"]), run["seed"])
+    yield Cell(run["status"], kind="" if is_ok else "missing")
+    yield Cell(share(success), success)
+    yield Cell(str(run["attempt"]), run["attempt"])
+    yield Cell(_code(run))
+    yield Cell(ABSENT if pd.isna(run["start"]) else run["start"])
+    yield Cell(run["run"])
+
+
+def _failure(section: Section, group: Group, run: dict[Any, Any]) -> Iterator[Cell]:
+    yield Cell(section.name, link=f"#{section_anchor(section)}")
+    yield from map(Cell, (group.env, group.budget, group.label))
+    yield Cell(str(run["seed"]), run["seed"])
+    yield Cell(run["status"], kind="missing")
+    yield Cell(run["reason"] or SPOILT[run["status"]])
+    yield Cell(run["run"], link=f"#{run_anchor(section, run['run'])}")
+
+
+def _place(group: Group) -> Place:
+    return group.env, group.budget, group.label
+
+
+def _spoilt(group: Group) -> list[dict[Any, Any]]:
+    return group.runs[group.runs["status"] != "ok"].to_dict("records")
+
+
+def _machine(run: dict[str, Any]) -> Iterator[Cell]:
+    card = f", {run['accelerator']}" if not pd.isna(run["accelerator"]) else ""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(run["versions"].items()))
+    yield Cell(f"{run['processor']} ({run['cores']:.0f} cores{card})")
+    yield Cell(f"{run['threads']:.0f}", run["threads"])
+    yield Cell(f"{run['concurrency']:.0f}", run["concurrency"])
+    yield Cell(f"{run['platform']}, Python {run['python']}")
+    yield Cell(versions)
+    yield Cell(_code(run))
+
+
+def _seen(counts: dict[str, int]) -> Cell:
+    total = sum(counts.values())
+    where = ", ".join(f"{n} of {name}" for name, n in counts.items())
+    return Cell(f"{total:,}\n{where}", total)
+
+
+def _code(run: dict[Any, Any]) -> str:
+    """The commit, or the digest of code that is no commit's."""
+    if pd.isna(run["code_digest"]):
+        return ABSENT
+    digest = f"code {run['code_digest'][:8]}"
+    if pd.isna(run["commit"]):
+        return digest
+    return f"{run['commit'][:10]}{f' with changes, {digest}' if run['dirty'] else ''}"

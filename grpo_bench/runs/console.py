@@ -1,0 +1,65 @@
+"""What a run or a sweep shows while it works: bars on a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+SIGN_OF_LIFE = 30.0  # seconds without a line after which one is printed where there is no terminal
+REFRESH = 0.2  # seconds between two pictures of a bar that is drawn by the run itself
+
+
+def make_bars(console: Console, auto_refresh: bool = True) -> Progress:
+    """Bars with a field ``news``, 79 columns or less for the names that we have; nothing unless
+    the console is a terminal. News is shown as it stands: of a language model it has what that
+    wrote, and rich would take ``[/INST]`` for an end of something that has not begun."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=12),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[news]}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        auto_refresh=auto_refresh,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def as_news(stage: str, success: float) -> str:
+    """What a run is doing, and how well it last did, if that is known."""
+    return stage if math.isnan(success) else f"{stage}, {success:.3f} right"
+
+
+class OneRun:
+    """The progress of a run in this process: drawn when the run tells of it, by no thread, so that
+    it costs nothing of the time that is measured."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.console = Console(highlight=False)
+        self.bars = make_bars(self.console, auto_refresh=False)
+        self.bar: TaskID = self.bars.add_task(name, total=1.0, news="starts")
+        self.last = time.monotonic()
+
+    def __enter__(self) -> OneRun:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bars.stop()
+
+    def show(self, stage: str, share: float, success: float) -> None:
+        """As ``grpo_bench.runs.job.News``."""
+        news = as_news(stage, success)
+        self.bars.update(self.bar, completed=share, news=news)
+        if time.monotonic() - self.last < (SIGN_OF_LIFE if self.bars.disable else REFRESH):
+            return
+        self.last = time.monotonic()
+        if self.bars.disable:
+            line = f"{self.name}: {100 * share:.0f} %, {news}"
+            self.console.print(line, markup=False, soft_wrap=True)
+        else:
+            self.bars.refresh()

@@ -1,0 +1,224 @@
+"""One run, from its configuration to its record."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gymnasium as gym
+import torch
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import LinearSchedule, get_device
+
+from grpo_bench.config import Config
+from grpo_bench.grpo.algorithm import GRPO
+from grpo_bench.grpo.seeds import integer_seed, stream
+from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
+from grpo_bench.meter.clock import Phases
+from grpo_bench.meter.memory import reset_peak
+from grpo_bench.meter.provenance import provenance
+from grpo_bench.records import claim, plan
+from grpo_bench.training.baselines import KINDS, load_actor, make_baseline
+from grpo_bench.training.exports import check_exports, sinks
+from grpo_bench.training.networks import policy_kwargs
+from grpo_bench.training.recorder import Recorder
+from grpo_bench.training.warmup import check_warmup, warmed_up
+from grpo_envs.task import Task
+
+if TYPE_CHECKING:
+    from grpo_bench.lm.parallel import World
+
+# Told the stage, the share of it that is done, and the latest success rate of an evaluation.
+News = Callable[[str, float, float], None]
+Weights = dict[str, dict[str, torch.Tensor]]  # state dicts, as ``load_actor`` takes them
+
+
+def nobody(stage: str, share: float, success: float) -> None:
+    """The News of a run that nobody watches."""
+
+
+def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
+    """Carry out the run of a resolved configuration, unless it is ok already or going on
+    elsewhere.
+
+    Returns:
+        The folder of its record. An exception is in the record before it is raised.
+    """
+    torch.set_num_threads(config["threads"])
+    reset_peak()
+    device = device_of(config["device"])
+    world = world_of(config, device)
+    folder = plan(Path(config["results"]), config)
+    seeds = {name: integer_seed(config["seed"], name) for name in ("policy", "environment")}
+    run = claim(folder, config, seeds=seeds, provenance=provenance(device), concurrency=concurrency)
+    if run is None if world is None else world.most(run is None):  # all of them, or none
+        return folder
+    assert run is not None
+    with run:
+        run.sinks = sinks(config, folder)
+        if world is not None:
+            from grpo_bench.lm.run import learn  # transformers: seconds, and an extra
+
+            learn(run, config, device, news, world)
+            return folder
+        phases = Phases(device)
+        with phases("setup"):
+            model = make_model(config, device)
+            task = task_of(config["env"])
+        extra = {"task/random_score": task.random_score, "task/oracle_score": task.oracle_score}
+        if config["env"]["warmup"] is not None:
+            extra["time/warmup_seconds"] = warm_up(model, task, config, news)
+        recorder = Recorder(
+            run,
+            config["env"],
+            config["budget"],
+            phases,
+            lambda share, success: news("training", share, success),
+        )
+        try:
+            model.learn(config["budget"]["transitions"], callback=recorder, log_interval=1)
+        finally:
+            if isinstance(model, GRPO) and model.doctor.findings:
+                run.extra["findings"] = list(model.doctor.findings.values())
+        recorder.finish(extra)
+        (folder / "checkpoint").mkdir(exist_ok=True)
+        model.save(folder / "checkpoint" / "model.zip")
+    return folder
+
+
+def world_of(config: Config, device: str) -> World | None:
+    """The processes that train a language model together, of which this is one; None in the Gym
+    track, which has one process."""
+    if "model" not in config:
+        return None
+    from grpo_bench.lm.parallel import World  # what it imports, no other run needs
+
+    return World.here(device)
+
+
+def check(config: Config) -> None:
+    """Make the model of a configuration, untrained, to see that it can be made.
+
+    Raises:
+        ValueError: names what is wrong with the configuration.
+    """
+    device_of(config["device"])
+    check_installed(config)
+    who = f"env={config['env']['name']} algo={config['algo']['name']}"
+    try:
+        if "model" in config:
+            from grpo_bench.lm.setup import check_config
+
+            check_config(config)
+            return
+        make_model(config, "cpu")
+        if config["env"]["warmup"] is not None:
+            check_warmup(task_of(config["env"]), config["env"])
+    except (AssertionError, MemoryError, TypeError, ValueError, gym.error.Error) as error:
+        raise ValueError(f"{who}: {error or type(error).__name__}") from error
+
+
+def check_installed(config: Config) -> None:
+    """Raises ValueError where something is asked for that needs a package which is not there:
+    a language model, TensorBoard, Weights & Biases."""
+    check_exports(config)
+    if "model" in config and importlib.util.find_spec("transformers") is None:
+        raise ValueError(
+            f"model={config['model']['name']}: needs transformers, pip install 'grpo-bench[lm]'"
+        )
+
+
+def device_of(name: str) -> str:
+    """Where to train, for torch: ``auto`` is the first CUDA card, or the CPU if there is none.
+
+    Raises:
+        ValueError: there is no such device here. (SB3 would take the CPU instead.)
+    """
+    expected = f"device={name}: expected auto, cpu, cuda or cuda:<n>"
+    try:
+        device = get_device(name)
+    except RuntimeError:
+        raise ValueError(expected) from None
+    cards = torch.cuda.device_count()
+    if name.startswith("cuda") and (device.type != "cuda" or (device.index or 0) >= cards):
+        raise ValueError(f"{expected}; torch {torch.__version__} finds {cards} cards here")
+    return str(device)
+
+
+def make_model(config: Config, device: str) -> BaseAlgorithm:
+    """The algorithm of a configuration on its environment, untrained."""
+    env, train, algo = config["env"], config["env"]["train"], dict(config["algo"])
+    kind, minibatches, rate = (algo.pop(key) for key in ("kind", "minibatches", "learning_rate"))
+    del algo["name"]
+    if kind not in ("grpo", *KINDS):
+        raise ValueError(f"algo.kind={kind!r}: expected one of {', '.join(('grpo', *KINDS))}")
+    is_grpo = kind == "grpo"
+    check_minibatches(train, algo["group_size"] if is_grpo else None, minibatches)
+    # GRPO starts its episodes itself; SB3's algorithms want them restarted
+    mode = AutoresetMode.DISABLED if is_grpo else AutoresetMode.SAME_STEP
+    vector = gym.make_vec(env["id"], train["episodes"], autoreset_mode=mode, **env["kwargs"])
+    common = {
+        "policy": env["policy"],
+        "learning_rate": LinearSchedule(rate, 0.0, 1.0),
+        "policy_kwargs": policy_kwargs(env["network"]),
+        "stats_window_size": train["episodes"],
+        "seed": integer_seed(config["seed"], "policy"),
+        "device": device,
+    }
+    if is_grpo:
+        if algo.get("aggregation") == "constant_length":
+            algo.setdefault("max_len", vector.unwrapped.task.max_steps)  # type: ignore[attr-defined]
+        batches = {
+            "n_problems": train["episodes"] // algo["group_size"],
+            "batch_size": train["episodes"] // minibatches,
+        }
+        model: BaseAlgorithm = GRPO(env=vector, **common, **batches, **algo)
+    else:
+        steps = {"n_steps": train["n_steps"], "n_minibatches": minibatches}
+        model = make_baseline(kind, VectorEnvAdapter(vector), **common, **steps, **algo)
+    assert model.env is not None
+    seed_sub_environments(model.env, stream(config["seed"], "environment"))
+    return model
+
+
+def check_minibatches(train: Config, group_size: int | None, minibatches: int) -> None:
+    """Raises ValueError where an iteration does not come apart into equal minibatches: SB3 would
+    train on a remainder, and the algorithms would no longer be matched."""
+    units, what = train["episodes"] * train["n_steps"], "transitions"
+    if group_size:
+        if train["episodes"] % group_size:
+            return  # GRPO says what is wrong with that
+        units, what = train["episodes"] // group_size, "groups"
+    if units % minibatches:
+        raise ValueError(
+            f"algo.minibatches={minibatches}: expected a divisor of the {units} {what} of an "
+            "iteration"
+        )
+
+
+def warm_up(model: BaseAlgorithm, task: Task, config: Config, news: News) -> float:
+    """Start from the warmed-up actor; the seconds that it cost, now or when it was made."""
+    weights, seconds = warmup_of(task, config, news)
+    load_actor(model.policy, weights)
+    return seconds
+
+
+def make_warmup(config: Config, news: News = nobody) -> None:
+    """Make the warm-up of a configuration, unless it is there, where its runs will find it."""
+    torch.set_num_threads(config["threads"])
+    warmup_of(task_of(config["env"]), config, news)
+
+
+def warmup_of(task: Task, config: Config, news: News) -> tuple[Weights, float]:
+    """As ``warmed_up``, from the cache of the results that the run belongs to."""
+    cache = Path(config["results"]) / "warmup"
+    return warmed_up(task, config["env"], cache, lambda share: news("warm-up", share, math.nan))
+
+
+def task_of(env: Config) -> Task:
+    """The task of an ``env`` configuration."""
+    return gym.make_vec(env["id"], 1, **env["kwargs"]).unwrapped.task  # type: ignore[attr-defined]

@@ -1,0 +1,76 @@
+"""The Hydra launcher ``processes``: a fresh process for each run of a sweep."""
+
+# No ``from __future__ import annotations``: Hydra runs this file before it is in sys.modules, where
+# dataclasses would look for the names in the strings.
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, open_dict
+
+from grpo_bench.config import check_tuned, resolved
+from grpo_bench.lm.torchrun import n_processes
+
+
+@dataclass
+class ProcessLauncherConf:
+    """``hydra.launcher``."""
+
+    _target_: str = "grpo_bench.runs.launcher.ProcessLauncher"
+    n_jobs: int | None = None  # processes side by side; None: as many as the cores have room for
+
+
+ConfigStore.instance().store(
+    group="hydra/launcher", name="processes", node=ProcessLauncherConf, provider="grpo_bench"
+)
+
+
+class ProcessLauncher(Launcher):
+    """Composes and checks all configurations before the first run starts; a run that fails, is
+    killed or calls ``sys.exit`` ends itself alone."""
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = n_jobs
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        from grpo_bench.runs.processes import start_server
+
+        if n_processes() > 1:
+            raise SystemExit("torchrun starts the processes of one run: expected no -m beside it")
+        self.hydra_context, self.config = hydra_context, config
+        start_server(config.threads)  # beside it Hydra composes the runs, twice
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        from grpo_bench.runs.sweep import run_all
+
+        try:
+            configs = [self._compose(overrides) for overrides in job_overrides]
+            outcomes = run_all([resolved(config) for config in configs], self.n_jobs)
+        except (OSError, ValueError) as error:
+            raise SystemExit(str(error)) from None
+        bad = [outcome for outcome in outcomes if outcome.status != "ok"]
+        if bad:
+            lines = "".join(f"\n  {outcome.line()}" for outcome in bad)
+            raise SystemExit(f"{len(bad)} of {len(outcomes)} runs did not end ok:{lines}")
+        returns = []
+        for overrides, config, outcome in zip(job_overrides, configs, outcomes, strict=True):
+            job = JobReturn(overrides=filter_overrides(overrides), cfg=config)
+            job.status, job.return_value = JobStatus.COMPLETED, outcome.score
+            returns.append(job)
+        return returns
+
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+        loader = self.hydra_context.config_loader
+        config = loader.load_sweep_config(self.config, list(overrides))
+        check_tuned(config.hydra.runtime.choices)
+        with open_dict(config):
+            del config["hydra"]
+        return config

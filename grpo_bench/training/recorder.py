@@ -1,0 +1,210 @@
+"""What is measured while an algorithm learns: an SB3 callback, the same for all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import KVWriter, Logger
+
+from grpo_bench.meter.clock import Phases
+from grpo_bench.meter.memory import (
+    gradient_bytes,
+    module_bytes,
+    optimizer_bytes,
+    peak_bytes,
+    reset_peak,
+    resident_bytes,
+)
+from grpo_bench.meter.schedule import is_due
+from grpo_bench.records import Run
+from grpo_bench.training.baselines import actor_modules
+from grpo_bench.training.evaluation import evaluate
+from grpo_envs.task import Split
+
+# Told the share of the budget that is spent, and the latest success rate of an evaluation.
+Progress = Callable[[float, float], None]
+# SB3 logs these as well; the record has them in other columns, or only settings in them.
+NOT_RECORDED = ("time/iterations", "time/time_elapsed", "time/total_timesteps", "time/fps")
+
+
+class Recorder(BaseCallback):
+    """Writes the run record: SB3's log, evaluations, where time and memory go.
+
+    Time counts in phases: ``rollout``, ``update``, and ``evaluation`` apart from both. The
+    algorithm's own log lines become metrics under their own names.
+
+    Args:
+        run: the record.
+        env: the ``env`` group of the configuration.
+        budget: the ``budget`` group; its evaluations (see ``schedule``), on its split, do not count
+            the one before training.
+        phases: the clock, which may have phases from before training.
+        progress: told after every iteration.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        env: dict[str, Any],
+        budget: dict[str, Any],
+        phases: Phases,
+        progress: Progress,
+    ) -> None:
+        super().__init__()
+        self.run, self.env, self.phases, self.progress = run, env, phases, progress
+        self.evaluations, self.split, self.test = (
+            budget[name] for name in ("evaluations", "split", "test")
+        )
+        self.gradient_steps = 0
+        self.evaluated = 0  # evaluations so far
+        self.success = math.nan
+        self.rollout_bytes = 0
+        self.start_bytes = 0
+        self.peak_before = 0
+        self._phase = ExitStack()
+
+    # -- SB3's hooks, in the order of a run -------------------------------------------------------
+
+    def _init_callback(self) -> None:
+        self.model.set_logger(Logger(folder=None, output_formats=[RecordWriter(self)]))
+        for optimizer in optimizers(self.model):
+            optimizer.register_step_post_hook(self._count_step)
+
+    def _on_training_start(self) -> None:
+        self.evaluate(self.split)
+        self.peak_before, self.start_bytes = peak_bytes(self.model.device), resident_bytes()
+        reset_peak(self.model.device)
+
+    def _on_rollout_start(self) -> None:
+        self._phase.close()
+        self._log_update()
+        share = self.model.num_timesteps / self.model._total_timesteps
+        if self.model.num_timesteps and is_due(share, self.evaluated, self.evaluations):
+            self.evaluate(self.split)
+        self.progress(min(share, 1.0), self.success)
+        self._phase.enter_context(self.phases("rollout"))
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._phase.close()
+        if not self.rollout_bytes:
+            rollout = self.locals.get("rollout") or getattr(self.model, "rollout_buffer", None)
+            self.rollout_bytes = array_bytes(vars(rollout))
+        self._phase.enter_context(self.phases("update"))
+
+    def _on_training_end(self) -> None:
+        self._phase.close()
+        self._log_update()
+
+    def _log_update(self) -> None:
+        """What SB3's algorithms say of an update they would log after the next rollout, and of the
+        last one never."""
+        self.model.logger.dump(self.model.num_timesteps)
+
+    # -- what they write --------------------------------------------------------------------------
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """Metrics at this moment of training."""
+        peak = max(self.peak_before, peak_bytes(self.model.device))
+        seconds = self.train_seconds
+        self.run.log(self.model.num_timesteps, self.gradient_steps, seconds, peak, metrics)
+
+    def evaluate(self, split: Split) -> None:
+        """Play all problems of the split, and write the rows and their means."""
+        with self.phases("evaluation"):
+            columns = evaluate(self.model, self.env["id"], self.env["kwargs"], split)
+        self.run.evaluation(split, self.model.num_timesteps, columns)
+        means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
+        self.log({f"eval/{split}/{name}": value for name, value in means.items()})
+        if split == self.split:
+            self.success = means["success"]
+            self.evaluated += 1
+            self.run.flush()
+
+    def finish(self, extra: dict[str, float]) -> None:
+        """The last evaluations, and the totals of time and memory."""
+        memory = {
+            "memory/start_bytes": self.start_bytes,
+            "memory/train_peak_bytes": peak_bytes(self.model.device),
+            "memory/rollout_bytes": self.rollout_bytes,
+            **component_bytes(self.model),
+        }
+        memory["memory/peak_bytes"] = max(self.peak_before, memory["memory/train_peak_bytes"])
+        self.evaluate(self.split)
+        if self.test:
+            self.evaluate("test")
+        seconds = {f"time/{name}_seconds": value for name, value in self.phases.seconds.items()}
+        speed = self.model.num_timesteps / self.train_seconds
+        self.log({**memory, **seconds, "time/transitions_per_second": speed, **extra})
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training so far: rollouts and updates, nothing else."""
+        return sum(self.phases.seconds.get(name, 0.0) for name in ("rollout", "update"))
+
+    def _count_step(self, *_: Any) -> None:
+        self.gradient_steps += 1
+
+
+class RecordWriter(KVWriter):
+    """SB3's logger writes here: every number it dumps becomes a metric of the record."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def write(self, key_values: dict[str, Any], key_excluded: Any, step: int = 0) -> None:
+        metrics = {
+            name: float(value)
+            for name, value in key_values.items()
+            if name not in NOT_RECORDED and isinstance(value, int | float)
+        }
+        bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if any(name.startswith("train/") and name != "train/explained_variance" for name in bad):
+            raise FloatingPointError(f"{bad} not finite after {step} transitions")
+        self.recorder.log({name: metrics[name] for name in metrics if name not in bad})
+
+    def close(self) -> None:
+        pass
+
+
+def optimizers(model: BaseAlgorithm) -> list[torch.optim.Optimizer]:
+    """All optimisers of a model."""
+    optimizer = model.policy.optimizer
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    return [optimizer]
+
+
+def component_bytes(model: BaseAlgorithm) -> dict[str, int]:
+    """Bytes of each part that training holds; a part that an algorithm lacks is absent."""
+    actor = sum(module_bytes(module) for module in actor_modules(model.policy).values())
+    parts = {
+        "memory/policy_bytes": actor,
+        "memory/gradient_bytes": gradient_bytes(model.policy),
+        "memory/optimizer_bytes": sum(optimizer_bytes(each) for each in optimizers(model)),
+    }
+    critic = module_bytes(model.policy) - actor
+    if critic:
+        parts["memory/critic_bytes"] = critic
+    reference = getattr(model, "reference", None)
+    if reference is not None:
+        parts["memory/reference_bytes"] = module_bytes(reference)
+    return parts
+
+
+def array_bytes(values: dict[str, Any]) -> int:
+    """Bytes of the arrays and tensors among the values, and in dicts of them."""
+    total = 0
+    for value in values.values():
+        if isinstance(value, dict):
+            total += array_bytes(value)
+        else:
+            total += getattr(value, "nbytes", 0)
+    return total

@@ -1,0 +1,152 @@
+"""The search for an algorithm's settings: its trials, their runs, and their scores."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.records.load import Ends
+from grpo_bench.records.schema import run_folder
+from grpo_bench.runs.sweep import carry_out
+from grpo_bench.tuning.trials import Trial, best, finalists, propose
+
+EXAMPLES = {  # of what is a list
+    "envs": "vlm",
+    "algos": "grpo,ppo",
+    "seeds": "1001,1002",
+    "overrides": "'threads=2'",
+}
+Score = Callable[[list[Config]], list[float]]
+
+
+def check_settings(settings: DictConfig) -> None:
+    """Raises ValueError where something is asked that cannot be done."""
+    for name in ("envs", "algos", "seeds", "overrides"):
+        value = settings[name]
+        if not isinstance(value, ListConfig) or (not value and name != "overrides"):
+            raise ValueError(f"{name}={value}: expected a list such as [{EXAMPLES[name]}]")
+    for name in ("trials", "finalists", "n_jobs"):
+        value = settings[name]
+        if (type(value) is not int or value < 1) and (name != "n_jobs" or value is not None):
+            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
+    if settings.finalists > settings.trials:
+        raise ValueError(
+            f"finalists={settings.finalists}: expected at most trials={settings.trials}"
+        )
+    for name in ("envs", "algos", "seeds"):
+        if len(set(settings[name])) < len(settings[name]):
+            raise ValueError(f"{name}={settings[name]}: expected each once")
+    for seed in settings.seeds:
+        if type(seed) is not int or seed < 0:
+            raise ValueError(f"seeds={settings.seeds}: expected whole numbers, 0 or more")
+    check_spaces(settings)
+
+
+def check_spaces(settings: DictConfig) -> None:
+    """Raises ValueError where an environment, an algorithm or a parameter is not known."""
+    for env in settings.envs:
+        if not (CONF / "env" / f"{env}.yaml").is_file():
+            known = ", ".join(sorted(path.stem for path in (CONF / "env").glob("*.yaml")))
+            raise ValueError(f"envs={env}: expected one of {known}")
+    for algo in settings.algos:
+        if algo not in settings.spaces:
+            known = ", ".join(settings.spaces)
+            raise ValueError(
+                f"algos={algo}: no space to tune it in, expected one of {known}, or a line for it "
+                "under spaces"
+            )
+        unknown = set(settings.spaces[algo]) - set(settings.parameters)
+        if unknown:
+            raise ValueError(
+                f"spaces.{algo}: {', '.join(sorted(unknown))} not among the parameters, "
+                f"expected some of {', '.join(settings.parameters)}"
+            )
+    for name, values in settings.parameters.items():
+        factor, choices = values.get("factor"), values.get("choices")
+        if bool(factor) == bool(choices) or (factor and not is_factor(list(factor))):
+            raise ValueError(
+                f"parameters.{name}={values}: expected factor: [low, high], 0 < low < high, or "
+                "choices: [one or more]"
+            )
+
+
+def is_factor(bounds: list[Any]) -> bool:
+    """Whether these are a lower and an upper bound, both above 0."""
+    numbers = all(type(bound) in (int, float) for bound in bounds)
+    return len(bounds) == 2 and numbers and 0 < bounds[0] < bounds[1]
+
+
+def check_folder(out: str) -> None:
+    """Raises OSError unless what is found can be written, before anything runs."""
+    Path(out).mkdir(parents=True, exist_ok=True)
+    if not os.access(out, os.W_OK):
+        raise PermissionError(f"out={out}: cannot be written")
+
+
+def all_trials(settings: DictConfig) -> list[list[Trial]]:
+    """The trials of each environment and algorithm, yet without scores."""
+    parameters: Any = OmegaConf.to_container(settings.parameters)
+    found = []
+    for env in settings.envs:
+        for algo in settings.algos:
+            base = base_config(env, algo, settings)
+            proposals = propose(parameters, settings.spaces[algo], base["algo"], settings.trials)
+            found.append([Trial(env, algo, i, each, base) for i, each in enumerate(proposals)])
+    return found
+
+
+def base_config(env: str, algo: str, settings: DictConfig) -> Config:
+    """What ``python -m grpo_bench.run`` makes of an algorithm as its file says, on any seed."""
+    choices = [f"env={env}", f"algo={algo}", "budget=tuning", "tuned=none"]
+    place = f"results='{settings.results}'"
+    return resolved(compose("config", [*choices, place, *settings.overrides]))
+
+
+def all_scores(trials: Sequence[Sequence[Trial]], settings: DictConfig, score: Score) -> None:
+    """Note the scores of all trials on the first seed, then those of the finalists on the others.
+
+    Args:
+        score: of runs, given their configurations.
+    """
+    first, *others = settings.seeds
+    note([trial for some in trials for trial in some], [first], score)
+    final = [trial for some in trials for trial in finalists(some, settings.finalists)]
+    note(final, others, score)
+    for some in trials:
+        if best(some).score == -math.inf:
+            raise ValueError(
+                f"{some[0].env} {some[0].algo}: no trial has ended ok on all its seeds"
+            )
+
+
+def note(trials: Sequence[Trial], seeds: Sequence[int], score: Score) -> None:
+    """Note the scores of trials on some seeds."""
+    pairs = [(trial, seed) for seed in seeds for trial in trials]
+    scores = score([trial.config(seed) for trial, seed in pairs])
+    for (trial, seed), value in zip(pairs, scores, strict=True):
+        trial.scores[seed] = value
+
+
+def carried_out(configs: list[Config], n_jobs: int | None) -> list[float]:
+    """Success of runs at their ends; NaN of those that do not end ok."""
+    if not configs:
+        return []
+    seeds = ", ".join(map(str, sorted({config["seed"] for config in configs})))
+    print(f"On seed {seeds}: {len(configs)} runs")
+    outcomes = carry_out(configs, n_jobs)
+    return [each.score if each.status == "ok" else math.nan for each in outcomes]
+
+
+def recorded(configs: list[Config], records: Ends) -> list[float]:
+    """The same from records that are there already; NaN of those that are not."""
+    values = records.values.reindex(columns=["eval/tuning/success"])["eval/tuning/success"]
+    ok = records.runs.loc[records.runs["status"] == "ok", "run"]
+    names = [run_folder(Path(), config).as_posix() for config in configs]
+    return values.reindex(ok).reindex(names).tolist()

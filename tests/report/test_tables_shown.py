@@ -1,0 +1,296 @@
+"""Tables as people read them: Markdown, LaTeX, CSV, on a screen, and the command."""
+
+import csv
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.run_records import record, values
+
+from grpo_bench.report import block, display, latex, markdown
+from grpo_bench.report.folder import make_tables
+from grpo_bench.report.text.numbers import (
+    difference,
+    hundredths,
+    in_units,
+    ratio,
+    share,
+    significant,
+    whole,
+)
+from grpo_bench.report.text.screen import SPARE, fit, print_tables
+from grpo_bench.report.text.writers import COLUMNS
+from grpo_bench.tables import write_tables
+
+
+def test_markdown_says_where_it_comes_from_and_what_failed(tables):
+    text = markdown(display("accuracy", tables["accuracy"]))
+    assert (
+        "Processor_X 3 & 4 (2 cores); 1 thread(s) a run, 2 run(s) at a time; "
+        "Python 3.11.7, torch 2.13.0, numpy 2.4.6; commit 0123456789." in text
+    )
+    assert "- Not in the means: vlm, smoke, grpo: oom (seed 3)\n" in text
+    grid = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in grid}) == 1  # aligned
+    assert len({tuple(i for i, c in enumerate(line) if c == "|") for line in grid}) == 1
+    assert len(grid) == 2 + 2 + 2 + 2  # titles and rule; a row and its intervals for each
+
+
+def test_markdown_of_the_summary_by_hand(tables):
+    assert markdown(display("summary", tables["summary"])).split("\n\n")[2] == (
+        "|env   |budget|algo| ok|     success| PPO success|verdict    "
+        "|           speed ×|peak mem ×|static mem ×|\n"
+        "|:-----|:-----|:---|--:|-----------:|-----------:|:----------"
+        "|-----------------:|---------:|-----------:|\n"
+        "|format|smoke |grpo|1/1|        0.50|           –|–          "
+        "|                 –|         –|           –|\n"
+        "|      |      |    |   |         [–]|            |           "
+        "|                  |          |            |\n"
+        "|vlm   |smoke |grpo|2/3|        0.85|        0.60|cannot tell"
+        "|              4.00|      0.50|       0.500|\n"
+        "|      |      |    |   |[0.21, 1.00]|[0.35, 0.85]|(needs 5)  "
+        "|[0.000599, 26,700]|          |            |"
+    )
+
+
+def test_block_for_a_page_has_all_the_words(tables):
+    shown = display("memory", tables["memory"])
+    text = block(shown)
+    grid = markdown(shown.drop(columns="budget")).split("\n\n")[2]
+    caption = "**Memory: GRPO beside PPO, one fresh process per run; budget smoke**"
+    assert text.startswith(f"{caption}\n\n{grid}\n\n<sub>")
+    assert "\nNot in the means: vlm, smoke, grpo: oom (seed 3).\nProcessor_X" in text
+    assert shown.attrs["reading"] in text
+    assert text.endswith("commit 0123456789.</sub>\n")
+
+
+def test_bars_in_a_label_do_not_make_columns(tmp_path):
+    for kind in ("a|b", "c"):
+        record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6), kind=kind)
+    text = markdown(display("speed", make_tables(tmp_path)["speed"]))
+    assert r"|grpo (kind=a\|b)|" in text
+
+
+def test_latex_is_escaped(tables):
+    text = latex(display("accuracy", tables["accuracy"]), "accuracy")
+    assert r"Processor\_X 3 \& 4" in text
+    assert r"95 \% interval over the seeds that ended ok: Student's t below 10 seeds" in text
+    assert r"vlm & smoke & grpo & 2/3 & 2.05 & 0.250 & 0.900 & 0.850" in text
+    assert r" &  &  &  &  &  & [0.265, 1.000] & [0.215, 1.000]" in text
+    assert r"\label{tab:accuracy}" in text
+    assert "–" not in text
+    assert text.count(r"\begin") == text.count(r"\end") == 2
+    assert r"speed $\times$" in latex(display("summary", tables["summary"]), "summary")
+
+
+def test_csv_has_full_precision_and_empty_fields(tables, tmp_path):
+    write_tables(tables, tmp_path)
+    with (tmp_path / "accuracy.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[1]["test_success_high"]) == tables["accuracy"]["test_success_high"][1]
+    assert rows[2]["difference"] == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{name}.{ending}" for name in sorted(tables) for ending in _ENDINGS
+    ]
+
+
+_ENDINGS = ("csv", "md", "tex")
+
+
+# -- findings of the doctor -----------------------------------------------------------------------
+
+ZERO = "kl form: kl={} has an expected gradient of zero, so kl_coef={} adds noise"
+SPREAD = "no spread: in {} updates in a row no group had rewards that differ"
+
+
+def test_each_finding_stands_once_with_its_places(tmp_path):
+    for env, algo, seed, findings in [
+        ("vlm", "grpo", 1, []),
+        ("vlm", "tutorial", 1, [ZERO.format("k1", 0.04)]),
+        ("vlm", "tutorial", 2, [ZERO.format("k1", 0.04), SPREAD.format(12)]),
+        ("format", "tutorial", 10, [ZERO.format("k1", 1e-05)]),
+        ("format", "tutorial", 2, [ZERO.format("k1", 0.5), ZERO.format("k1", 0.6)]),
+        ("vlm", "other", 1, [ZERO.format("k2", 0.04), SPREAD.format("1,010")]),
+    ]:
+        record(tmp_path, algo, seed, values(0.5, 1000, 1e6), env=env, findings=findings)
+    record(tmp_path, "rloo", 1, values(0.5, 1, 1), status="nan", findings=[SPREAD.format(99)])
+    table = make_tables(tmp_path)["accuracy"]
+    # Numbers may differ, and the first run's are shown; another form of KL is another finding.
+    expected = [
+        f"Finding in tutorial (format, vlm; 4 runs): {ZERO.format('k1', 0.5)}",
+        f"Finding in other (vlm; 1 run): {ZERO.format('k2', 0.04)}",
+        "Finding in other (vlm; 1 run) and rloo (vlm; 1 run) and tutorial (vlm; 1 run): "
+        + SPREAD.format("1,010"),
+    ]
+    assert table.attrs["footnotes"] == [
+        "Not in the means: vlm, smoke, rloo: nan (seed 1)",
+        *expected,
+    ]
+    shown = display("accuracy", table)
+    assert markdown(shown).endswith("".join(f"- {note}\n" for note in expected))
+    assert f"\n{expected[0]}.\n" in block(shown)
+
+
+# -- on a screen ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_printed_for_people(tables, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_tables(tables)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert "Summary: what GRPO trades against PPO; budget smoke" in lines
+    assert sum("[0.215, 1.000]" in line for line in lines) == 1  # whole, on one line
+    assert sum("(needs 5)" in line for line in lines) == 2
+    left_out = sum(line.startswith("Too wide for this screen") for line in lines)
+    assert left_out == {80: 4, 100: 1, 200: 0}[width]
+    assert sum("Processor_X" in line for line in lines) == 1
+    assert sum("oom (seed 3)" in line for line in lines) == 1
+    # The longer tables do not flood the screen.
+    assert sum(line.startswith("Only in the files: trades.md (What GRPO") for line in lines) == 1
+    assert not any(line.startswith("At equal budgets") for line in lines)
+
+
+def test_piped_as_wide_as_a_page(tables, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_tables(tables)
+    assert 90 < max(len(line.rstrip()) for line in capsys.readouterr().out.splitlines()) <= 100
+
+
+PRESETS = [
+    *("grpo", "cispo", "dapo", "dr_grpo", "grpo_paper", "grpo_tutorial", "gspo", "reinforce"),
+    *("reinforce_pp", "rloo"),
+]
+
+
+def test_ten_algorithms_on_a_page_and_on_a_screen(tmp_path, capsys, monkeypatch):
+    for i, algo in enumerate(PRESETS):
+        for seed, noise in [(1, 0.0), (2, 0.001), (3, 0.0015)]:
+            last = values(0.5 + 0.02 * i + noise * i, 1000 + 13 * i * seed, 4e8 + 1e6 * i * seed)
+            record(tmp_path, algo, seed, last, env="arithmetic", kind="grpo", components=["format"])
+    tables = make_tables(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    print_tables(tables)
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, printed)) <= 100
+    rows = [line.split() for line in printed if line.startswith("arithmetic ")]
+    assert [row[1] for row in rows] == PRESETS[1:] + PRESETS * 3  # whole, and a row each
+    assert sum("grpo_tutorial better" in line for line in printed) == 2
+    for name, table in tables.items():
+        grid = [line for line in markdown(display(name, table)).splitlines() if line[0:1] == "|"]
+        labels = [line.split("|")[3].strip() for line in grid[2:]]
+        assert list(filter(None, labels)) == list(table["algo"])
+        assert len({len(line) for line in grid}) == 1
+        assert len(grid[0]) < 200
+
+
+@pytest.mark.parametrize("name", SPARE)
+def test_a_narrow_screen_leaves_out_the_spare_columns_only(tables, name):
+    assert set(SPARE[name]) < {column.title for column in COLUMNS[name]}
+    shown = display(name, tables[name])
+    whole_table, left_out = fit(name, shown, 1000)
+    assert left_out == []
+    assert list(whole_table.columns) == [t for t in shown.columns if t != "budget"]
+    narrow, left_out = fit(name, shown, 1)
+    spare = [title.format(reference="PPO", unit="KB") for title in SPARE[name]]
+    assert left_out == [title for title in spare if title in shown.columns]
+    assert {*narrow.columns, *left_out, "budget"} == set(shown.columns)
+    assert shown.attrs["caption"] == tables[name].attrs["caption"]  # fit has one of its own
+
+
+def test_two_budgets_stay_apart_on_any_screen(tables):
+    shown = display("speed", tables["speed"]).assign(budget=["smoke", "full", "full"])
+    narrow, _ = fit("speed", shown, 1)
+    assert list(narrow["budget"]) == ["smoke", "full", "full"]
+    assert "budget" not in narrow.attrs["caption"]
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "x", "expected"),
+    [
+        (significant, 1234567, "1,230,000"),
+        (significant, 9.996, "10.0"),
+        (significant, 0.0123456, "0.0123"),
+        (significant, -12.34, "-12.3"),
+        (significant, 0, "0"),
+        (significant, math.nan, "–"),
+        (significant, math.inf, "inf"),
+        (whole, 1234567, "1,234,567"),
+        (share, -0.0001, "0.000"),
+        (difference, 0.0514, "+0.051"),
+        (difference, -0.0001, "+0.000"),
+        (hundredths, 0.9951, "1.00"),
+        (hundredths, -0.001, "0.00"),
+        (hundredths, math.nan, "–"),
+        (ratio, 0.1, "0.10"),
+        (ratio, 0.996, "1.00"),
+        (ratio, 9.994, "9.99"),
+        (ratio, 9.996, "10.0"),
+        (ratio, 0.0456, "0.0456"),
+        (ratio, math.nan, "–"),
+        (in_units(1e3), 152_345, "152"),
+    ],
+)
+def test_numbers(form, x, expected):
+    assert form(x) == expected
+    assert form(np.float64(x)) == expected
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def command(folder, *arguments):
+    whole = [sys.executable, "-m", "grpo_bench.tables", *arguments]
+    return subprocess.run(whole, capture_output=True, text=True, cwd=folder)
+
+
+def test_command_twice_gives_the_same_bytes_and_nothing_else(results, tmp_path):
+    first = command(tmp_path, f"results={results}", "out=one")
+    assert first.returncode == 0, first.stderr
+    assert "Memory: GRPO beside PPO" in first.stdout
+    assert command(tmp_path, f"results={results}", "out=two").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+    contents = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("one", "two")]
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 3 * 8
+
+
+def test_command_with_another_reference(results, tmp_path):
+    done = command(tmp_path, f"results={results}", "out=one", "reference=grpo")
+    assert "Memory: each algorithm beside grpo" in done.stdout
+    assert "|vlm|smoke |ppo |3/3|" in (tmp_path / "one" / "summary.md").read_text()
+    wrong = command(tmp_path, f"results={results}", "out=two", "reference=pop")
+    assert wrong.returncode == 1
+    assert wrong.stderr == "reference=pop: expected an algorithm that has runs here: grpo, ppo\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_command_checks_and_writes_nothing(results, tmp_path):
+    arguments = (f"results={results}", "out=one")
+    missing = command(tmp_path, *arguments, "check=true")
+    assert missing.returncode == 1
+    assert "one/summary.md: not what its records give\n" in missing.stdout
+    assert not list(tmp_path.iterdir())
+    command(tmp_path, *arguments)
+    checked = command(tmp_path, *arguments, "check=true")
+    assert (checked.returncode, checked.stdout) == (0, "Nothing would change in one\n")
+    path = tmp_path / "one" / "speed.csv"
+    path.write_text(path.read_text().replace("1000.0", "1001.0"))
+    checked = command(tmp_path, *arguments, "check=true")
+    assert (checked.returncode, checked.stdout) == (
+        1,
+        "one/speed.csv: not what its records give\n",
+    )
+
+
+def test_command_without_runs_says_so(tmp_path):
+    done = command(tmp_path, "results=empty")
+    assert done.returncode == 1
+    assert done.stderr.startswith("no runs under empty: expected folders")
+    assert not list(tmp_path.iterdir())

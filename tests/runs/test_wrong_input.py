@@ -1,0 +1,89 @@
+"""Wrong input of every program: one line that names it, no traceback, and nothing is written."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.run_records import record, values
+
+SWEEP = ["-m", "grpo_bench.run", "-m", "env=vlm", "budget=smoke"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with records in ``runs``, and ``file``, which is none."""
+    record(tmp_path / "runs", "grpo", 1, values(0.5, 1000, 2e8))
+    record(tmp_path / "runs", "ppo", 1, values(0.5, 1000, 2e8))
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("program", "keys", "message"),
+    [
+        ("tables", ["results=nowhere"], "no runs under nowhere"),
+        ("tables", ["results=file"], "no runs under file"),
+        ("tables", ["results=runs", "reference=xyz"], "reference=xyz: expected an algorithm"),
+        ("tables", ["results=runs", "html=maybe"], "html=maybe: expected true or false"),
+        ("tables", ["results=runs", "check=2"], "check=2: expected true or false"),
+        ("tables", ["results=runs", "out=file"], "file"),
+        ("tables", ["results=runs", "out=file/tables"], "file/tables"),
+        ("pack", ["results=nowhere"], "no runs under nowhere"),
+        ("pack", ["results=runs", "out=file"], "file"),
+        ("pack", ["results=runs", "metrics=x"], "metrics=x: expected a list"),
+        ("tune", ["trials=0"], "trials=0: expected a whole number"),
+        ("tune", ["algos=[nope]"], "algos=nope: no space"),
+        ("tune", ["envs=[nope]"], "envs=nope: expected one of"),
+        ("tune", ["out=file"], "file"),
+        ("run", ["tuned=xyz"], "tuned=xyz: expected none, or the name of a file in conf/tuned"),
+        ("run", ["results=file", "budget=smoke"], "file"),
+        ("run", ["seed=x"], "seed=x: expected a whole number"),
+        ("plan", ["memory=lots"], "memory=lots: expected 16GB"),
+    ],
+)
+def test_it_is_named_and_nothing_is_written(
+    place: Path, monkeypatch: pytest.MonkeyPatch, program: str, keys: list[str], message: str
+) -> None:
+    before = sorted(place.rglob("*"))
+    monkeypatch.setattr(sys, "argv", [program, *keys])
+    with pytest.raises(SystemExit, match=message) as ended:
+        importlib.import_module(f"grpo_bench.{program}").main()
+    assert "\n" not in str(ended.value.code)
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_sweep_asked_for_what_was_not_tuned(place: Path) -> None:
+    """Algorithms without a file in conf/tuned run as their own says; a name that is none is wrong,
+    and no run of the sweep starts."""
+    line = [sys.executable, *SWEEP, "seed=1", "algo=a2c", "tuned=none,xyz", "results=new"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "tuned=xyz: expected none, or the name of a file in conf/tuned\n"
+    assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize("program", ["tables", "pack", "oracle", "plan", "tune"])
+def test_help_is_about_the_program(place: Path, program: str) -> None:
+    """And not Hydra's list of groups that it does not have."""
+    line = [sys.executable, "-m", f"grpo_bench.{program}", "--help"]
+    said = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    assert f"python -m grpo_bench.{program}" in said.splitlines()[0] + said.splitlines()[2]
+    assert "Powered by Hydra" not in said
+
+
+def test_stopped_programs_say_so(place: Path) -> None:
+    code = (
+        "import os, signal\n"
+        "from grpo_bench.runs.stopping import stopping\n"
+        "stopping(lambda: os.kill(os.getpid(), signal.{name}))"
+    )
+    for name in ("SIGINT", "SIGTERM"):
+        line = [sys.executable, "-c", code.format(name=name)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (130, "Stopped.\n"), signal.Signals[name]

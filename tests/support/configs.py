@@ -1,0 +1,32 @@
+"""Configurations for tests, as the command composes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from grpo_bench.config import CONF, resolved
+from grpo_bench.runs.job import task_of
+
+# Those of the Gym track; what asks a language model is tested in tests/lm.
+ENVS = sorted(path.stem for path in (CONF / "env").glob("*.yaml") if "_text" not in path.stem)
+ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
+SHORT_WARMUP = ["env.warmup.steps=2", "env.warmup.batch_size=8"]
+
+
+def config(results: Path, *overrides: str) -> dict[str, Any]:
+    """A resolved configuration at the smallest budget, of algorithms as their files say."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return resolved(
+            compose("config", ["budget=smoke", "tuned=none", f"results='{results}'", *overrides])
+        )
+
+
+def evaluate_few_problems(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 problems of each split, where the test is not about the numbers."""
+    task = task_of(config(Path("nowhere"), f"env={env}")["env"])
+    few = {split: task.problem_ids(split)[:50] for split in ("validation", "test")}  # type: ignore[arg-type]
+    monkeypatch.setattr(type(task), "problem_ids", lambda self, split: few[split])
