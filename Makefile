@@ -17,7 +17,7 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench lm reference reference-check tables test lint pytest peers benchmarks gpu clean
+.PHONY: help bench lm reference reference-check tables test lint pytest mutants peers benchmarks gpu clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ lint: $(READY) ## ruff (rules and format), mypy, import contracts
 
 pytest: $(READY) ## The tests alone, on all cores
 	$(RUN) -m pytest -n auto
+
+mutants: $(READY) ## Mutation testing, hours: of all, or MODULE=grpo_bench/stats; resumable
+	$(RUN) -m tools.mutants $(MODULE)
 
 # The import: without TRL its tests are skipped, which must not pass for parity.
 peers: $(PEERS)/ready ## Parity with TRL, in an environment of its own
