@@ -23,8 +23,10 @@ def scratch() -> str:
 def register() -> None:
     """Register the launcher and the resolver ``scratch``.
 
-    Hydra looks for plugins in the folders on the path, and an editable installation puts none
-    there.
+    Hydra makes plugins of two packages only, its own and ``hydra_plugins``. A package of that name
+    in our wheel would hold one line, and an editable installation would not put it on the path.
     """
-    Plugins.instance().register(ProcessLauncher)
+    plugins = Plugins.instance()
+    plugins.register(ProcessLauncher)
+    plugins.is_in_toplevel_plugins_module = lambda clazz: True  # type: ignore[method-assign]
     OmegaConf.register_new_resolver("scratch", scratch, use_cache=True, replace=True)
