@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 Config = dict[str, Any]
+
+
+@dataclass
+class ProcessLauncherConf:
+    """``hydra.launcher``: see ``grpo_bench.runs.launcher``."""
+
+    _target_: str = "grpo_bench.runs.launcher.ProcessLauncher"
+    n_jobs: int | None = None  # processes at a time; None: as many as the cores have room for
+
+
+# conf/config.yaml names it, so whoever composes a configuration needs it.
+ConfigStore.instance().store(
+    group="hydra/launcher", name="processes", node=ProcessLauncherConf, provider="grpo_bench"
+)
 
 _package = Path(__file__).resolve().parents[1]
 # In the wheel inside the package, in a checkout beside it.

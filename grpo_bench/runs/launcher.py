@@ -1,12 +1,9 @@
 """The Hydra launcher ``processes``: a fresh process for each run of a sweep."""
 
-# No ``from __future__ import annotations``: Hydra runs this file before it is in sys.modules, where
-# dataclasses would look for the names in the strings.
+from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -14,19 +11,6 @@ from omegaconf import DictConfig, open_dict
 
 from grpo_bench.config import check_tuned, resolved
 from grpo_bench.lm.torchrun import n_processes
-
-
-@dataclass
-class ProcessLauncherConf:
-    """``hydra.launcher``."""
-
-    _target_: str = "grpo_bench.runs.launcher.ProcessLauncher"
-    n_jobs: int | None = None  # processes side by side; None: as many as the cores have room for
-
-
-ConfigStore.instance().store(
-    group="hydra/launcher", name="processes", node=ProcessLauncherConf, provider="grpo_bench"
-)
 
 
 class ProcessLauncher(Launcher):
