@@ -1,8 +1,9 @@
 """``python -m grpo_bench.oracle --out FOLDER``: which options push in the right direction.
 
-On tasks so small that every group of rollouts can be listed it holds the expected step of each
-option, made by the functions that train, against the exact gradient of what is to be maximised, and
-gives its variance. Nothing is sampled: the same code gives the same numbers. Half a minute.
+The tasks are so small that every group of rollouts can be listed. The oracle compares the expected
+step of each option, computed by the functions that train, with the exact gradient of the objective,
+and gives its variance. Nothing is sampled, so the same code gives the same numbers. It takes half a
+minute.
 """
 
 from __future__ import annotations

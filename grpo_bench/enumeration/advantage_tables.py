@@ -1,5 +1,5 @@
-"""What holds of the advantages themselves, whatever the policy: their sum, and the size of
-rewards."""
+"""Properties of the advantages themselves, for any policy: their sum, and the effect of the
+rewards' scale."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 1000.0)  # of the rewards
 
 
 def advantages_table() -> Table:
-    """Each baseline, on all groups of rewards 0 and 1, and on the same rewards in other units."""
+    """Each baseline on all groups of rewards 0 and 1, and on the same rewards rescaled."""
     table = Table(
         "advantages",
         "Advantages: what they add up to in a group, and what the size of the rewards does to them",

@@ -1,4 +1,4 @@
-"""The mean and the variance of a step over all batches, beside the true gradient."""
+"""Mean and variance of a gradient step over all batches, compared with the true gradient."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from grpo_bench.enumeration.tasks import Task, true_gradient
 from grpo_bench.grpo.advantages import without_spread
 
 AT_ONCE = 500_000  # rollouts in memory
-ROUNDING = 1e-12  # a mean this small beside what it is made of is 0
+ROUNDING = 1e-12  # a mean this small relative to its terms counts as 0
 
 
 class Moments(NamedTuple):
     """Of the direction of a step, over all batches."""
 
     mean: Tensor  # (S * A,)
-    # Trace of the covariance, given the problems, times the rollouts of the batch: a step on n
-    # rollouts, in whole groups that are independent, has this over n.
+    # Trace of the covariance given the problems, times the number of rollouts in the batch. A step
+    # on n rollouts in independent groups has this variance divided by n.
     variance: float
     flat: float  # share of the groups whose returns are all equal
 
 
 def moments(task: Task, estimator: Estimator, policies: Policies, batches: Batches) -> Moments:
-    """Mean and variance of the direction of a step, exactly: ``batches`` has all there are, sampled
-    by ``policies.old``."""
+    """Exact mean and variance of the direction of a step. ``batches`` lists every batch that
+    ``policies.old`` can sample."""
     at_once = max(1, AT_ONCE // batches.members[0].numel())
     gradients = torch.cat(
         [batch_gradients(task, estimator, policies, m) for m in batches.members.split(at_once)]
@@ -48,17 +48,17 @@ def moments(task: Task, estimator: Estimator, policies: Policies, batches: Batch
 class Comparison(NamedTuple):
     """An estimator's moments against the true gradient g; E is the mean of its step."""
 
-    scale: float  # <E, g> / <g, g>: 1 if right, c if c times the right one
+    scale: float  # <E, g> / <g, g>: 1 is unbiased, c is c times too long
     cosine: float  # of the angle between E and g; NaN if E is 0
     error: float  # |E - g| / |g|
-    turned: float  # the same after the best rescaling of E, a matter of the learning rate: the sine
+    turned: float  # the error after the best rescaling of E (a learning rate can do that): the sine
     variance: float  # of one rollout, over |g|^2
-    noise: float  # the same over |E|^2: rollouts to make noise as large as signal; NaN if E is 0
+    noise: float  # the same over |E|^2: rollouts at which noise equals signal; NaN if E is 0
     flat: float  # share of the groups whose returns are all equal
 
 
 def compare(found: Moments, truth: Tensor) -> Comparison:
-    """The moments beside the true gradient (S * A,)."""
+    """Compare moments with the true gradient (S * A,)."""
     length, true_length = found.mean.norm().item(), truth.norm().item()
     along = (found.mean @ truth).item()
     nothing = length < ROUNDING * max(true_length, found.variance**0.5)
@@ -78,15 +78,15 @@ def compare(found: Moments, truth: Tensor) -> Comparison:
 
 
 def listed_moments(example: Example, estimator: Estimator, group_size: int) -> Moments:
-    """Exact moments of a step on one group, or on one of each of two problems for the baselines
-    that look at the whole batch."""
+    """Exact moments of a step on one group. Baselines that use the whole batch get two groups, one
+    for each of two problems."""
     n_problems = 2 if estimator.baseline in WHOLE_BATCH else 1
     batches = enumerate_batches(example.task, example.policies.old, group_size, n_problems)
     return moments(example.task, estimator, example.policies, batches)
 
 
 def evaluate(example: Example, estimator: Estimator, group_size: int) -> Comparison:
-    """The estimator beside the gradient of the true objective at the policy that learns."""
+    """Compare the estimator with the gradient of the true objective at the current policy."""
     task, policies = example.task, example.policies
     truth = true_gradient(task, policies.new, policies.reference, estimator.kl_coef)
     return compare(listed_moments(example, estimator, group_size), truth)

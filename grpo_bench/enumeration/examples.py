@@ -1,4 +1,4 @@
-"""The tasks and policies of the tables, all written out: no generator draws anything."""
+"""The tasks and policies of the tables. All are written out; nothing is random."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from grpo_bench.enumeration.gradients import Policies
 from grpo_bench.enumeration.tasks import Task, one_step, sequences, true_gradient
 
-SMALL, LARGE = 0.75, 1.5  # length in logits of a step off the policy that sampled
+SMALL, LARGE = 0.75, 1.5  # length, in logits, of a step away from the sampling policy
 
 
 class Example(NamedTuple):
@@ -44,8 +44,9 @@ def completions() -> Example:
 
 
 def paid_steps() -> Example:
-    """Two problems of ``completions`` that pay single steps: one for going on and then stopping,
-    one against going on, until it is done. The reference is uniform."""
+    """Two problems of ``completions`` with rewards for single steps. One rewards each further token
+    and then stopping; the other penalises further tokens until the last. The reference is
+    uniform."""
     task = sequences(
         ".a", 3, [{"a": 0.5, "aa": 0.25, "aa.": 1}, {".": 0.2, "a": -0.2, "aa": -0.2, "aaa": 1.5}]
     )
@@ -54,28 +55,31 @@ def paid_steps() -> Example:
 
 
 def six_actions() -> Example:
-    """One state with six actions, where KL(pi || ref) is 0.529; nothing is paid."""
+    """One state with six actions, where KL(pi || ref) is 0.529; all rewards are 0."""
     policy = 1.012 * torch.tensor([[1.2, 0.4, 0.0, -0.4, 0.8, -1.0]], dtype=torch.float64)
     reference = 1.012 * torch.tensor([[0.0, 1.0, -0.5, 0.5, -1.0, 0.0]], dtype=torch.float64)
     return Example("one action", one_step([[0.0] * 6]), Policies(policy, policy, reference))
 
 
 def three_steps() -> Example:
-    """Completions of at most three of the tokens ``.ab``, 15 in all; nothing is paid."""
+    """Completions of at most three of the tokens ``.ab``, 15 in all; all rewards are 0."""
     task = sequences(".ab", 3, [{}])
     policy, reference = (_scattered(task.shape, root) for root in (5, 2))
     return Example("completions", task, Policies(policy, policy, reference))
 
 
 def successes(probabilities: list[float]) -> Example:
-    """One problem with a right (reward 1) and a wrong answer (0) for each rate of success."""
+    """For each success rate, one problem with a right (reward 1) and a wrong answer (reward 0)."""
     task = one_step([[1.0, 0.0]] * len(probabilities))
     return Example("two actions", task, _on_policy(_table([[p, 1 - p] for p in probabilities])))
 
 
 def moved(example: Example, length: float) -> Example:
-    """The same, off-policy: what learns is a step further than what sampled, ``length`` in logits
-    up the true gradient of the rewards; nothing is paid: up that of minus the KL."""
+    """The same example off-policy: the current policy is one step ahead of the sampling policy.
+
+    The step has length ``length`` in logits and follows the true gradient of the reward, or, where
+    all rewards are 0, that of minus the KL.
+    """
     task, old = example.task, example.policies
     kl_coef = 0.0 if task.rewards.any() else 1.0
     direction = true_gradient(task, old.old, old.reference, kl_coef)

@@ -1,7 +1,7 @@
-"""What a loss does in expectation: its gradient on every batch, through the functions that train.
+"""The expected gradient of a loss: its gradient on every batch, by the functions that train.
 
-No formula of the algorithm stands here. The advantages, the loss, its weights and the KL terms come
-from ``grpo_bench.grpo``; this module calls them on all batches at once and sums up.
+This module holds no formula of the algorithm. Advantages, loss, weights and KL terms come from
+``grpo_bench.grpo``; they are called on all batches at once and summed up here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from grpo_bench.grpo.advantages import (
 )
 from grpo_bench.grpo.objectives import Clip, aggregation_weights, policy_loss
 
-WHOLE_BATCH = ("batch", "batch_std")  # baselines for which a batch is more than its groups
+WHOLE_BATCH = ("batch", "batch_std")  # baselines that use statistics of the whole batch
 BOUNDED = Clip()
 UNBOUNDED = Clip(low=1.0, high=math.inf)
 
@@ -49,13 +49,12 @@ class Estimator:
     kl_coef: float = 0.0
 
 
-# Over the tokens of a rollout, whatever its length, then the mean over the rollouts: the scale is
-# that of the true gradient.
+# Sum over the tokens of a rollout, then mean over the rollouts: the scale of the true gradient.
 SUMMED = Estimator(aggregation="constant_length", max_len=1)
 
 
 class Policies(NamedTuple):
-    """Logits (S, A) of the policy that learns, of that which sampled, and of the reference."""
+    """Logits (S, A) of the current policy, the sampling policy and the reference."""
 
     new: Tensor
     old: Tensor
@@ -76,7 +75,7 @@ def double_precision() -> Iterator[None]:
 def batch_gradients(
     task: Task, estimator: Estimator, policies: Policies, members: Tensor
 ) -> Tensor:
-    """The direction in which a step on each batch goes, minus the gradient of its loss, (B, S * A).
+    """Direction of a step on each batch, minus the gradient of its loss, (B, S * A).
 
     Args:
         members: (B, P, G) rollouts of the task, by number.
@@ -122,8 +121,8 @@ def batch_gradients(
 
 
 def kl_estimate(task: Task, form: str, policies: Policies) -> float:
-    """What a form makes of whole rollouts, on average over ``policies.old``: its estimate of KL(pi
-    || ref), where its terms are added up over the steps."""
+    """A form's estimate of KL(pi || ref): its terms summed over the steps of a rollout, on average
+    over rollouts of ``policies.old``."""
     new, reference, old = (
         log_probs(task, logits) for logits in (policies.new, policies.reference, policies.old)
     )
@@ -133,8 +132,8 @@ def kl_estimate(task: Task, form: str, policies: Policies) -> float:
 
 
 def _kl_terms(form: str, divergence: Tensor, *logps_and_mask: Tensor) -> Tensor:
-    """(n, T) of each step: ``divergence``, which is that of its state, or of its action by
-    ``kl.sample_term``, which takes the rest; 0 outside the mask."""
+    """The KL term of each step, (n, T), 0 outside the mask: the exact ``divergence`` of its state,
+    or ``kl.sample_term`` of its action."""
     if form == "exact":
         return torch.where(logps_and_mask[-1], divergence, 0.0)
     return kl.sample_term(form, *logps_and_mask)
@@ -172,8 +171,8 @@ def _advantages(task: Task, estimator: Estimator, policies: Policies, members: T
 
 
 def _by_batch(returns: Tensor, e: Estimator) -> Tensor:
-    """A baseline that looks at the whole (P, G) of a batch, on (B, P, G). ``group_advantages``
-    takes one batch, and its checks of the values stand in the way of ``vmap``."""
+    """A baseline over the whole batch (P, G), applied to (B, P, G). ``group_advantages`` takes one
+    batch at a time, and its checks of the values do not work under ``vmap``."""
     if returns.shape[1] < 2:
         raise ValueError(f"baseline={e.baseline!r}: expected batches of at least 2 problems")
     baseline = find_baseline(e.baseline)
@@ -182,14 +181,14 @@ def _by_batch(returns: Tensor, e: Estimator) -> Tensor:
 
 
 def _jacobian(task: Task, logits: Tensor, function: Callable[[Task, Tensor], Tensor]) -> Tensor:
-    """(M, T, S * A) derivatives of what a function gives for each step of each rollout."""
+    """Derivatives (M, T, S * A) of a function's value at each step of each rollout."""
     made = torch.autograd.functional.jacobian(partial(function, task), logits.detach())
     return made.flatten(2)
 
 
 def _chain(by_step: Tensor, members: Tensor, jacobian: Tensor) -> Tensor:
-    """(B, S * A) from the derivatives (B * P * G, T) by what each step of each member gave, and the
-    derivatives (M, T, S * A) of that by the logits."""
+    """Chain rule, (B, S * A): derivatives (B * P * G, T) of the loss by each step value, times the
+    derivatives (M, T, S * A) of those values by the logits."""
     n_rollouts, length, n_logits = jacobian.shape
     rollouts = members.flatten(1)[..., None]  # (B, P * G, 1)
     summed = by_step.new_zeros(len(members), n_rollouts, length)  # over members that are alike

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grpo_bench.enumeration.tasks import Task, log_probs
 
-MOST_ROLLOUTS = 20_000_000  # of all batches together: some GB at three numbers a rollout
+MOST_ROLLOUTS = 20_000_000  # over all batches; a few GB at three numbers a rollout
 
 
 class Batches(NamedTuple):
@@ -40,11 +40,11 @@ def multinomial(groups: Tensor, probabilities: Tensor) -> Tensor:
 
 
 def enumerate_batches(task: Task, logits: Tensor, group_size: int, n_problems: int = 1) -> Batches:
-    """All batches of one group of ``group_size`` rollouts of each of ``n_problems`` different
-    problems, sampled by the policy of ``logits``; every choice of problems is one draw.
+    """All batches of ``n_problems`` different problems with one group of ``group_size`` rollouts
+    each, sampled by the policy of ``logits``. Every choice of problems is one draw.
 
     Raises:
-        ValueError: fewer problems in the task, or more batches than memory is likely to hold.
+        ValueError: the task has fewer problems, or the batches would not fit in memory.
     """
     if not 1 <= n_problems <= task.n_problems:
         raise ValueError(f"n_problems={n_problems}: expected from 1 to {task.n_problems}")

@@ -1,4 +1,4 @@
-"""Tables of the KL: what each form does, alone and beside rewards."""
+"""Tables of the KL forms, alone and together with rewards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from grpo_bench.grpo.kl import FORMS
 from grpo_bench.report.text.numbers import share
 from grpo_bench.report.text.writers import Column
 
-KL_COEF = 0.1  # where rewards and KL come together
+KL_COEF = 0.1  # weight of the KL in tables with rewards
 
 
 def kl_table() -> Table:
@@ -86,7 +86,7 @@ def kl_table() -> Table:
 
 
 def with_kl_table() -> Table:
-    """Rewards and KL together, for the baselines that decide what the coefficient means."""
+    """Rewards and KL together, for baselines that change what the coefficient means."""
     columns, reading = measures("scale", "cosine", "error", "turned", "variance", "noise")
     table = Table(
         "with_kl",

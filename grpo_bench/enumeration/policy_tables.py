@@ -33,7 +33,7 @@ from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES, importa
 from grpo_bench.report.text.numbers import share
 from grpo_bench.report.text.writers import Column
 
-# The largest groups that are listed: the batches would be too many, or are known to show no more.
+# The largest groups listed: larger ones give too many batches, or nothing new.
 LARGEST = {"batch": 8, "batch_std": 8, "group_mean": 16, "rank": 16, "none": 16}
 
 
@@ -78,7 +78,7 @@ def policy_gradient_table() -> Table:
 
 
 def group_std_table() -> Table:
-    """What dividing by the group's deviation multiplies the gradient of each problem by."""
+    """The factor by which dividing by the group's deviation rescales each problem's gradient."""
     sizes = (2, 4, 8, 16, 64)
     rates = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99]
     example = successes(rates)
@@ -122,7 +122,7 @@ def group_std_table() -> Table:
 
 
 def _factors(example: Example, estimator: Estimator, group_size: int) -> list[float]:
-    """Of each problem, the expected step over the true gradient."""
+    """Expected step over true gradient, for each problem."""
     task, policies = example.task, example.policies
     truth = true_gradient(task, policies.new, policies.reference).view(task.shape)
     found = listed_moments(example, estimator, group_size).mean.view(task.shape)
@@ -182,7 +182,7 @@ def share_outside(task: Task, policies: Policies, ratio: str) -> float:
 
 
 def process_table() -> Table:
-    """Process supervision against outcome supervision where single steps are paid."""
+    """Process against outcome supervision, on a task that rewards single steps."""
     columns, reading = measures("scale", "cosine", "error", "turned", "variance", "noise")
     table = Table(
         "process",

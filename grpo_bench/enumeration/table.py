@@ -1,4 +1,4 @@
-"""A table of the oracle: rows of labels and numbers, for reading and for reckoning."""
+"""A table of the oracle: rows of labels and numbers, as text and as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from grpo_bench.report.text.numbers import share, significant
 from grpo_bench.report.text.writers import Column
 
-DECIMALS = 10  # beyond these two machines need not agree
+DECIMALS = 10  # further digits may differ between machines
 
 MEASURES = {
     "scale": "of the expected step along the true gradient, 1 is right",
@@ -28,12 +28,12 @@ MEASURES = {
 
 @dataclass
 class Table:
-    """Rows of labels and numbers, and how they are shown.
+    """Rows of labels and numbers, and how to show them.
 
     Attributes:
         name: of its files.
-        labels: columns that say what a row is about, their title their name.
-        columns: of the numbers that are shown; the rows may have others.
+        labels: the columns that identify a row; a column's name is its title.
+        columns: the numbers to show; rows may hold more.
         reading: what the columns mean.
     """
 
@@ -55,8 +55,7 @@ class Table:
         return pd.DataFrame(self.rows)
 
     def shown(self) -> pd.DataFrame:
-        """The table as people read it: strings, with what ``writers.markdown`` needs in
-        ``attrs``."""
+        """The table as strings, with the ``attrs`` that ``writers.markdown`` needs."""
         numbers = self.numbers()
         shown = numbers[[*self.labels]].astype(str)
         for column in self.columns:
@@ -71,13 +70,13 @@ class Table:
 
 
 def number(x: float) -> str:
-    """x in three significant figures and at most four decimals: 0 is 0 but for rounding, 0.0000 is
-    just small."""
+    """x with three significant figures and at most four decimals. ``0`` is zero up to rounding;
+    ``0.0000`` is small."""
     return f"{x:.4f}" if 0 < abs(x) < 0.1 else significant(x)
 
 
 def measures(*names: str) -> tuple[list[Column], str]:
-    """Columns of those measures, and what they mean."""
+    """The columns of some measures, and the sentence that explains them."""
     meaning = "; ".join(f"{name}: {MEASURES[name]}" for name in names)
     forms = {"cosine": share, "flat": share}
     return [

@@ -1,4 +1,4 @@
-"""The tables of ``python -m grpo_bench.oracle``, and all combinations of the options in one."""
+"""The tables of ``python -m grpo_bench.oracle``, and one table of all combinations of options."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ TABLES: dict[str, Callable[[], Table]] = {
 
 
 def combinations() -> Iterator[tuple[dict[str, Any], Example, Estimator]]:
-    """Labels, example and estimator of every combination of baseline, aggregation, ratio,
-    surrogate, KL form and group size that differs from the others.
+    """Labels, example and estimator of every distinct combination of baseline, aggregation, ratio,
+    surrogate, KL form and group size.
 
-    On-policy all ratios and surrogates do the same, and so do all aggregations and ratios where a
-    rollout is one action: there the first stands for all. The baselines over the batch stop at a
-    group size of 4. Off-policy the policy is ``SMALL`` further than the one that sampled. The KL
-    counts ``KL_COEF``, also in the objective.
+    On-policy, all ratios and surrogates are equal. With one action per rollout, all aggregations
+    and ratios are equal. One of them is listed for all. Baselines over the batch stop at a group
+    size of 4. Off-policy, the current policy is ``SMALL`` ahead of the sampling policy. The KL has
+    weight ``KL_COEF``, in the objective as well.
     """
     for example, on_policy in product((one_action(), completions()), (True, False)):
         single = example.task.max_len == 1
@@ -92,5 +92,5 @@ def everything(every: int = 1) -> pd.DataFrame:
 
 
 def _significant(x: float) -> float:
-    """x in ``DIGITS`` significant figures; 0 where it is 0 but for rounding."""
+    """x with ``DIGITS`` significant figures; 0 where it is 0 up to rounding."""
     return float(f"{round(x, DECIMALS) + 0.0:.{DIGITS}g}")

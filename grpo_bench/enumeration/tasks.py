@@ -1,4 +1,4 @@
-"""Tasks with few enough rollouts to list them all, and tabular softmax policies on them."""
+"""Tasks small enough to list every rollout, with tabular softmax policies."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ END = "."  # the token that ends a completion
 
 @dataclass(frozen=True)
 class Task:
-    """All rollouts of all problems, M of at most T steps, and the states that they go through.
+    """All M rollouts of all problems, of at most T steps, and the states they visit.
 
-    A policy is a table of logits (S, A): one row for each state, problems share none. Outside the
-    mask every number is 0.
+    A policy is a table of logits (S, A) with one row per state; problems share no state. Outside
+    the mask every number is 0.
     """
 
     problems: Tensor  # (M,) int64, of each rollout
     states: Tensor  # (M, T) int64, the row of the logits in which each action is chosen
     actions: Tensor  # (M, T) int64
-    mask: Tensor  # (M, T) bool, the steps that there are
+    mask: Tensor  # (M, T) bool, which steps exist
     rewards: Tensor  # (M, T) float64, of each step
 
     @property
     def n_problems(self) -> int:
-        """Problems that there are; each is drawn equally often."""
+        """Number of problems, each drawn equally often."""
         return int(self.problems.max()) + 1
 
     @property
@@ -48,7 +48,7 @@ class Task:
 
 
 def one_step(rewards: Sequence[Sequence[float]]) -> Task:
-    """A task of one action: ``rewards[p][a]`` is what action a is paid in problem p.
+    """A one-step task: ``rewards[p][a]`` is the reward of action a in problem p.
 
     Raises:
         ValueError: the problems differ in their number of actions.
@@ -86,8 +86,8 @@ def sequences(alphabet: str, max_len: int, rewards: Sequence[Mapping[str, float]
     Args:
         alphabet: the tokens, one character each, ``END`` among them.
         max_len: tokens after which a completion is cut.
-        rewards: by problem, the text so far, the new token with it, and what that step is paid; a
-            text that is not named is paid nothing. ``{"ab.": 1}`` pays one completion.
+        rewards: for each problem, the reward of a step by the text up to and including its token;
+            0 for texts not listed. ``{"ab.": 1}`` rewards one completion.
 
     Raises:
         ValueError: no ``END`` in the alphabet, or a text that no completion begins with.
@@ -125,8 +125,8 @@ def log_probs(task: Task, logits: Tensor) -> Tensor:
 
 
 def objective(task: Task, logits: Tensor, ref_logits: Tensor, kl_coef: float) -> Tensor:
-    """J = E_x E_y [R(x, y)] - kl_coef KL(pi || ref), (), each problem x drawn equally often, the KL
-    that of whole rollouts y: the sum over all of them, to be differentiated."""
+    """J = E_x E_y [R(x, y)] - kl_coef KL(pi || ref), (), differentiable. Problems x are drawn
+    uniformly; the KL is that of whole rollouts y; the expectation is the sum over all of them."""
     logp = log_probs(task, logits).sum(dim=1)  # (M,)
     divergence = logp - log_probs(task, ref_logits).sum(dim=1)
     return (logp.exp() * (task.returns - kl_coef * divergence)).sum() / task.n_problems

@@ -1,4 +1,4 @@
-"""SB3's categorical distribution without what a small update spends most of its time on."""
+"""SB3's categorical distribution, without the overhead that dominates a small update."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.distributions import Categorical
 class LogSoftmaxDistribution(CategoricalDistribution):
     """The same distribution, computed from one ``log_softmax``.
 
-    torch's ``Categorical`` normalises, checks and broadcasts in a dozen operations more, which on
-    a small network take as long as its layers; it is made only where it is asked for. Nothing is
-    checked: NaN logits raise when actions are sampled.
+    torch's ``Categorical`` normalises, checks and broadcasts in a dozen more operations, which take
+    as long as the layers of a small network. It is made only on request. Nothing is checked: NaN
+    logits raise when actions are sampled.
     """
 
     log_probs: Tensor  # (n, n_actions)
@@ -22,23 +22,23 @@ class LogSoftmaxDistribution(CategoricalDistribution):
     def proba_distribution(
         self, action_logits: Tensor, rows: Tensor | None = None
     ) -> LogSoftmaxDistribution:
-        """Of logits (n, n_actions), or with ``rows`` (m,) of those rows of them: each is normalised
-        once, however often it stands in ``rows``."""
+        """Set logits (n, n_actions), or with ``rows`` (m,) those rows of them. Each row is
+        normalised once, even if ``rows`` repeats it."""
         log_probs = F.log_softmax(action_logits, dim=-1)
         self.log_probs = log_probs if rows is None else log_probs.index_select(0, rows)
         return self
 
     @property
     def distribution(self) -> Categorical:  # type: ignore[override]
-        """As torch has it."""
+        """The same distribution as torch's ``Categorical``."""
         return Categorical(logits=self.log_probs, validate_args=False)
 
     def sample(self) -> Tensor:
-        """One action of each, (n,)."""
+        """One action for each row, (n,)."""
         return torch.multinomial(self.log_probs.exp(), 1).squeeze(-1)
 
     def mode(self) -> Tensor:
-        """The most probable action of each, (n,)."""
+        """The most probable action of each row, (n,)."""
         return self.log_probs.argmax(dim=-1)
 
     def log_prob(self, actions: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What happens to the gradients between the backward pass and the optimiser."""
+"""Gradient clipping."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from torch import Tensor
 
 @torch.no_grad()
 def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale the gradients so that their common 2-norm is at most ``max_norm``; the norm before, ().
+    """Scale the gradients so that their total 2-norm is at most ``max_norm``.
 
-    ``torch.nn.utils.clip_grad_norm_``, number for number, for parameters of one device: torch's
-    sorts them by device and type at every call, which on a small network takes longer than the
-    norms.
+    The same numbers as ``torch.nn.utils.clip_grad_norm_``, for parameters on one device. torch's
+    sorts them by device and type at every call, which takes longer than the norms of a small
+    network.
+
+    Returns:
+        the norm before, ().
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

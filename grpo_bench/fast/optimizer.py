@@ -1,8 +1,8 @@
-"""The optimiser of every algorithm here: torch's Adam without its ties to ``torch.compile``.
+"""torch's Adam without ``torch.compile``; every algorithm of the harness uses it.
 
-torch wraps some methods of an optimiser so that its compiler leaves them alone. The wrappers import
-``torch._dynamo``, and sympy with it, when the first optimiser is made and stepped: nearly as slow
-as the import of torch itself, and 70 MB, for a compiler that nothing here uses.
+torch wraps some methods of an optimiser so that its compiler skips them. The wrappers import
+``torch._dynamo`` and sympy when the first optimiser is created and stepped. That takes nearly as
+long as importing torch itself, and 70 MB, for a compiler that nothing here uses.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from torch.optim import Adam
 
 
 class EagerAdam(Adam):
-    """``torch.optim.Adam``, the same arithmetic and the same state, for code that is not compiled.
+    """``torch.optim.Adam`` with the same arithmetic and state, for code that is not compiled.
 
-    Its methods are torch's own, beneath the wrappers; where a torch has no such wrapper they are
-    the inherited ones. Step hooks work as ever: torch adds those when the first one is made. The
-    step never builds a graph of itself, so ``differentiable=True`` has no effect. With
-    ``fused=True`` the parameters of a group lie on one device in one type.
+    Its methods are torch's own, without the wrappers. Step hooks work as usual. The step never
+    builds a graph of itself, so ``differentiable=True`` has no effect. With ``fused=True`` all
+    parameters of a group must have one device and one dtype.
     """
 
     add_param_group = unwrap(Adam.add_param_group)
@@ -32,8 +31,8 @@ class EagerAdam(Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """As torch's; a fused one calls its kernel at once. Between the two torch sorts the
-        parameters by device and type, which takes longer than the kernel on a small network."""
+        """As torch's. A fused step calls its kernel directly: torch first sorts the parameters by
+        device and type, which takes longer than the kernel on a small network."""
         if any(not g["fused"] or g.get("decoupled_weight_decay") for g in self.param_groups):
             return unwrap(Adam.step)(self, closure)
         loss = None if closure is None else torch.enable_grad()(closure)()

@@ -1,9 +1,9 @@
-"""Rows of tokens as one tree: what a causal network says after a prefix, it says once.
+"""Rows of tokens as a prefix tree, so that a causal network computes each prefix once.
 
-A batch of a token task is full of prefixes of each other: every transition of an episode begins
-with the transitions before it, and the members of a group share their prompt. The hidden state of
-a causal network at a token depends on that token and those before it, so it is the same in all rows
-that begin alike: one node of the tree of prefixes stands for all of them.
+In a batch of a token task many rows are prefixes of each other: each transition of an episode
+extends the previous one, and the members of a group share their prompt. The hidden state of a
+causal network at a token depends on that token and the ones before it. So it is the same in all
+rows that share the prefix, and one node of the tree serves them all.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-WORD = 2**63  # what an int64 holds is below this
+WORD = 2**63  # an int64 is below this
 
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """n rows of at most t tokens, of which m prefixes differ; s of them go no further (leaves)."""
+    """n rows of at most t tokens with m distinct prefixes; s of the prefixes are leaves."""
 
     token: Tensor  # (m,) the last token of each prefix
-    column: Tensor  # (m,) where it stands: the prefix has column + 1 tokens
-    leaf: Tensor  # (m,) a leaf that the prefix leads to
-    paths: Tensor  # (s, t) the prefixes on the way to each leaf; beyond the leaf any
-    node: Tensor  # (n, t) the prefix that each row is up to each column; beyond its length any
+    column: Tensor  # (m,) its column: the prefix has column + 1 tokens
+    leaf: Tensor  # (m,) one leaf below the prefix
+    paths: Tensor  # (s, t) the prefixes on the way to each leaf; arbitrary beyond the leaf
+    node: Tensor  # (n, t) the prefix of each row up to each column; arbitrary beyond its length
 
 
 def prefix_tree(tokens: Tensor, length: Tensor, n_tokens: int) -> PrefixTree:
     """The distinct prefixes of the rows.
 
-    In lexicographic order, the longer one first where one begins with the other, rows that share a
-    prefix stand together: each adds to the tree what goes beyond its predecessor, and the rows that
-    add nothing are prefixes of it.
+    Rows are sorted lexicographically, longer rows before their own prefixes. Then rows that share a
+    prefix are neighbours: each adds the tokens that its predecessor lacks, and a row that adds
+    nothing is a prefix of its predecessor.
 
     Args:
         tokens: (n, t) int64, each from 0 to n_tokens - 1.
-        length: (n,) int64, how many of its tokens belong to a row.
+        length: (n,) int64, number of tokens of each row.
     """
     n, t = tokens.shape
     inside = torch.arange(t, device=tokens.device) < length[:, None]
@@ -45,8 +45,8 @@ def prefix_tree(tokens: Tensor, length: Tensor, n_tokens: int) -> PrefixTree:
     order = _descending(symbols, n_tokens + 1)
     symbols, fresh = symbols[order], inside[order]
     fresh[1:] &= (symbols[1:] == symbols[:-1]).cumprod(1) == 0
-    # Nodes are numbered column by column, within it in the order of the rows: the node of a place
-    # that is not fresh is the one above it.
+    # Nodes are numbered column by column, in the order of the rows. A place that is not fresh has
+    # the node of the place above it.
     number = (fresh.T.flatten().cumsum(0) - 1).view(t, n).T
     node = torch.empty_like(number)
     node[order] = number
@@ -62,8 +62,8 @@ def prefix_tree(tokens: Tensor, length: Tensor, n_tokens: int) -> PrefixTree:
 
 
 def _descending(symbols: Tensor, base: int) -> Tensor:
-    """The order that sorts rows (n, t) of symbols below ``base``, (n,): as many as fit are read as
-    one number, and the last numbers sorted by first."""
+    """The order (n,) that sorts rows (n, t) of symbols below ``base``: a radix sort over int64
+    words that hold as many symbols as fit."""
     n, t = symbols.shape
     digits = 1
     while base ** (digits + 1) <= WORD:

@@ -1,5 +1,5 @@
-"""Time, memory and provenance of a run. torch is imported only where a tensor or a card is asked
-about, so that this package costs nothing to import."""
+"""Time, memory and provenance of a run. torch is imported only when a tensor or a card is measured,
+so this package is cheap to import."""
 
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import (

@@ -1,4 +1,4 @@
-"""Where the wall time goes."""
+"""Wall time by phase."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class Phases:
     """Named timers that add up: ``with phases("rollout"): ...``.
 
-    A phase inside another takes its time out of the outer one, so the phases never count a second
-    twice and their sum is the time spent in any of them. On a CUDA device each phase begins and
-    ends with a synchronise: kernels belong to the phase that launched them.
+    The time of an inner phase is subtracted from the outer one, so no second counts twice and the
+    sum is the time spent in any phase. On a CUDA device each phase begins and ends with a
+    synchronise: kernels belong to the phase that launched them.
 
     Attributes:
         seconds: wall seconds by phase, in the order in which the phases first ended.

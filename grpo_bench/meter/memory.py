@@ -1,8 +1,8 @@
-"""Bytes: what this process holds, what it held at most, and which part holds what.
+"""Memory of this process in bytes: now, at its peak, and by component.
 
-The peak of a process is ``VmHWM`` of ``/proc/self/status``. ``ru_maxrss`` is not that: the kernel
-carries it over ``exec``, so a small child of a large parent reports its parent's peak. It serves
-only where there is no ``/proc`` (macOS), and ``peak_wset`` on Windows. All sizes are in bytes.
+The peak is ``VmHWM`` in ``/proc/self/status``. ``ru_maxrss`` is unsuitable: the kernel carries it
+over ``exec``, so a small child of a large parent reports its parent's peak. It is used only without
+``/proc`` (macOS); Windows has ``peak_wset``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory now."""
+    """Resident memory of this process now."""
     return int(psutil.Process().memory_info().rss)
 
 
 def peak_resident_bytes() -> int:
-    """The most this process has held since it began, or since ``reset_peak``."""
+    """Peak resident memory since the process began, or since ``reset_peak``."""
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -44,8 +44,7 @@ def peak_resident_bytes() -> int:
 
 
 def peak_bytes(device: str | torch.device = "cpu") -> int:
-    """The peak that a record reports for ``device``: the allocator's on a CUDA card, else the
-    resident one."""
+    """The peak that a record reports for ``device``: the CUDA allocator's, or the resident peak."""
     if not _on_cuda(device):
         return peak_resident_bytes()
     import torch
@@ -54,11 +53,11 @@ def peak_bytes(device: str | torch.device = "cpu") -> int:
 
 
 def reset_peak(device: str | torch.device = "cpu") -> bool:
-    """Let the peaks begin at what is held now; on CUDA the allocator's too.
+    """Reset the peaks to the memory held now; on CUDA the allocator's as well.
 
     Returns:
-        False where the resident peak of a process cannot be reset (off Linux, or not permitted):
-        ``peak_resident_bytes`` then goes on counting from the start of the process.
+        False if the resident peak cannot be reset (not Linux, or not permitted). Then
+        ``peak_resident_bytes`` still counts from the start of the process.
     """
     if _on_cuda(device):
         import torch
@@ -72,12 +71,11 @@ def reset_peak(device: str | torch.device = "cpu") -> bool:
 
 
 def map_pages_of(parent: int) -> None:
-    """Map what the parent, from which this process was forked, has mapped of files: the code of
-    libraries, mostly.
+    """Map the file pages (mostly library code) that the parent has mapped.
 
-    Linux leaves such pages out of a forked process until it touches them, so it would report some
-    100 MB less than a process that did its imports itself. Nothing happens off Linux, or where the
-    parent may not be looked at.
+    Linux leaves such pages out of a forked process until it touches them. So a forked run would
+    report some 100 MB less than a process that did its own imports. Does nothing off Linux, or
+    without permission to read the parent's pages.
     """
     page = os.sysconf("SC_PAGE_SIZE") if _MAPS.exists() else 0
     try:
@@ -97,17 +95,17 @@ def map_pages_of(parent: int) -> None:
 
 
 def module_bytes(module: torch.nn.Module) -> int:
-    """Parameters and buffers of a module, each tensor once however often it is shared."""
+    """Parameters and buffers of a module; a shared tensor counts once."""
     return _bytes([*module.parameters(), *module.buffers()])
 
 
 def gradient_bytes(module: torch.nn.Module) -> int:
-    """Gradients that the module's parameters hold now: 0 before the first backward pass."""
+    """Gradients of the module's parameters: 0 before the first backward pass."""
     return _bytes(p.grad for p in module.parameters() if p.grad is not None)
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """State of an optimiser (for Adam two moments per parameter): 0 before the first step."""
+    """State of an optimiser (Adam: two moments per parameter): 0 before the first step."""
     import torch
 
     values = (value for state in optimizer.state.values() for value in state.values())
@@ -120,7 +118,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _here(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a tensor in shards (DTensor) the one of this process."""
+    """This process's shard of a DTensor; any other tensor as it is."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 

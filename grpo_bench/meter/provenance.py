@@ -1,4 +1,4 @@
-"""Which code, on which machine: what a record says about where its numbers come from."""
+"""Which code ran on which machine, for the record of a run."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ DISTRIBUTIONS = (
 
 @dataclass(frozen=True)
 class Provenance:
-    """All of it goes into JSON as it is."""
+    """Origin of a run's numbers; every field is plain JSON."""
 
-    commit: str | None  # of the checkout that the code lies in; None when installed outside one
-    dirty: bool | None  # whether the packages or conf/ differ from that commit
+    commit: str | None  # of the checkout that holds the code; None if there is none
+    dirty: bool | None  # whether the packages or conf/ differ from the commit
     code_digest: str
     versions: dict[str, str]
     python: str
     platform: str
     processor: str
     cores: int
-    accelerator: str | None  # name of the CUDA card that the run uses
+    accelerator: str | None  # name of the CUDA card used
     threads: int  # torch's, within one operation
 
 
 def provenance(device: str = "cpu") -> Provenance:
-    """What is true of this process, which trains on ``device``."""
+    """Provenance of this process, which trains on ``device``."""
     import torch
 
     commit, dirty = checkout_state(_folder("grpo_bench"))
@@ -76,9 +76,9 @@ def code_digest() -> str:
 
 
 def checkout_state(package: Path) -> tuple[str | None, bool | None]:
-    """Commit of the git checkout that a package folder belongs to, and whether the code differs
-    from it. (None, None) unless git tracks the package: an environment may lie inside somebody
-    else's repository."""
+    """Commit of the git checkout that holds a package folder, and whether the code differs from it.
+    (None, None) unless git tracks the package: a virtual environment may be inside another
+    repository."""
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None, None
     commit = _git(package, "rev-parse", "HEAD")
@@ -90,7 +90,7 @@ def checkout_state(package: Path) -> tuple[str | None, bool | None]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the distributions that a number can depend on, as far as they are installed."""
+    """Versions of the installed distributions that can change a number."""
     found = {}
     for name in DISTRIBUTIONS:
         try:
@@ -101,7 +101,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Name of the processor as people know it."""
+    """Marketing name of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -118,8 +118,8 @@ def _folder(package: str) -> Path:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of a git command in a folder; None where it fails or there is no git."""
-    # A hook's GIT_DIR would send the question to another repository.
+    """Output of a git command in a folder; None if it fails or git is missing."""
+    # Inside a git hook, GIT_DIR would point to another repository.
     environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     command = ["git", "-C", str(folder), *arguments]
     try:

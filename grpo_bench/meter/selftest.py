@@ -1,8 +1,8 @@
-"""Does the meter see what it should, on this machine? Known allocations in a fresh process.
+"""Does the meter read correctly on this machine? It measures known allocations in a fresh process.
 
-The process that is looked at is a child of one that holds much more: a peak that a process inherits
-(``ru_maxrss``, which Linux carries over ``exec``) would show. Both end with the test, so that the
-peak of the process that asks is not touched.
+The measured process is the child of one that holds much more memory, so an inherited peak
+(``ru_maxrss``, which Linux carries over ``exec``) would show. Both end with the test and leave the
+caller's peak alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from grpo_bench.meter.memory import peak_bytes, peak_resident_bytes, reset_peak,
 
 MIB = 2**20
 HELD = 300 * MIB  # bytes of the parent
-BLOCK = 64 * MIB  # bytes that the child takes, touches and gives back
-WITHIN = 4 * MIB  # bytes by which a reading may be off: the kernel counts pages in bunches
+BLOCK = 64 * MIB  # bytes that the child allocates, touches and frees
+WITHIN = 4 * MIB  # tolerance of a reading: the kernel counts pages in batches
 
 PARENT = (
     f"import subprocess, sys; held = b'1' * {HELD}; "
@@ -29,16 +29,16 @@ CHILD = "import sys; from grpo_bench.meter.selftest import report; report(sys.ar
 
 @dataclass(frozen=True)
 class Check:
-    """What was tried, and what the meter said of it."""
+    """One reading, with its bounds."""
 
     what: str
     read: int  # bytes
-    low: int  # bytes that are right, at least
-    high: int  # and at most
+    low: int  # least bytes that are right
+    high: int  # most
 
     @property
     def passed(self) -> bool:
-        """Whether the meter can be believed in this."""
+        """Whether the reading is within its bounds."""
         return self.low <= self.read <= self.high
 
     def __str__(self) -> str:
@@ -50,15 +50,15 @@ def self_test(device: str = "cpu") -> list[Check]:
     """Measure known allocations in a fresh process; on a CUDA device the allocator's, too.
 
     Returns:
-        what was checked. Where the peak cannot be reset (see ``reset_peak``), that is not.
+        the checks; without the reset of the peak where ``reset_peak`` is not possible.
 
     Raises:
-        RuntimeError: the meter reads wrongly here; or the process that measures ended otherwise.
+        RuntimeError: the meter reads wrongly here, or the measuring process failed.
     """
     command = [sys.executable, "-c", PARENT, "-c", CHILD, device]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"the meter's self-test did not end: {done.stderr.strip()}")
+        raise RuntimeError(f"the meter's self-test failed: {done.stderr.strip()}")
     checks = [Check(*values) for values in json.loads(done.stdout)]
     for check in checks:
         if not check.passed:
@@ -67,7 +67,7 @@ def self_test(device: str = "cpu") -> list[Check]:
 
 
 def report(device: str) -> None:
-    """Take the readings in this process, and print them as JSON."""
+    """Take the readings in this process and print them as JSON."""
     checks = _of_process()
     if device.startswith("cuda"):
         checks += _of_card(device)
