@@ -1,9 +1,11 @@
-"""What the pages say can be done: links lead somewhere, and every command line is one."""
+"""What the pages say can be done: links lead somewhere, command lines parse, examples run."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from grpo_bench.tables import FLAGS
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("docs", "benchmarks", "envs", "tests", "results/reference")
 PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
-LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)")
+LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)|<img src=\"([^\"]+)\"")
 CALL = r"(?:\.venv/bin/)?(?:python|torchrun --nproc-per-node \d) -m grpo_bench\.(\w+) ?"
 PROGRAMS = re.compile(rf"^ *(?:# )?{CALL}(.*)$|`{CALL}([^`]*)`", re.MULTILINE)
 CONFIGS = {"run": "config"} | {name: name for name in ("tables", "tune", "pack", "plan")}
@@ -28,7 +30,7 @@ CONFIGS = {"run": "config"} | {name: name for name in ("tables", "tune", "pack",
 def links(text: str) -> list[str]:
     """Where the links and pictures of a page lead, but for those of the web."""
     code = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-    found = LINK.findall(code.sub("code", text))
+    found = [page or picture for page, picture in LINK.findall(code.sub("code", text))]
     return [target for target in found if not re.match(r"[a-z]+:", target)]
 
 
@@ -61,8 +63,9 @@ def test_a_dead_link_would_be_found(tmp_path: Path) -> None:
     page.write_text(
         "[a](there.md) [b](there.md#two-words-here) [c](https://example.org) ![d](gone.svg)\n"
         "[e](there.md#three) [two\nlines](gone.md) `[code](gone)`\n```\n[code](gone)\n```\n"
+        '<img src="gone.png" width="9">'
     )
-    assert dead(page) == ["gone.svg", "there.md#three", "gone.md"]
+    assert dead(page) == ["gone.svg", "there.md#three", "gone.md", "gone.png"]
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
@@ -81,7 +84,8 @@ def written() -> dict[str, list[tuple[str, str]]]:
     return {name: lines for name, lines in found.items() if lines}
 
 
-FORMS = ("...", "FOLDER", "=name", "ALGO")  # a word stands there for one's own
+# A word stands for the reader's own, or the line needs the reader's own configuration.
+FORMS = ("...", "FOLDER", "=name", "ALGO", "--config-dir")
 COMMANDS = sorted({command for lines in written().values() for command in lines})
 
 
@@ -111,3 +115,37 @@ def test_a_command_line_is_one(program: str, line: str) -> None:
 def test_there_are_commands() -> None:
     assert {program for program, _ in COMMANDS} == {*CONFIGS}
     assert {"README.md", "docs/protocol.md", "docs/records.md", "conf/config.yaml"} <= {*written()}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    text = (ROOT / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("code", blocks("README.md", "python"), ids=["environment", "grpo"])
+def test_the_examples_of_the_readme_run(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("60_000", "64"), {})
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+@pytest.mark.slow
+def test_an_own_task_is_compared_as_documented(tmp_path: Path) -> None:
+    """The module, the configuration and the command of docs/environments.md, in a new folder."""
+    (task,) = (code for code in blocks("docs/environments.md", "python") if "(Task)" in code)
+    (settings,) = blocks("docs/environments.md", "yaml")
+    assert blocks("README.md", "yaml") == [settings]
+    (line,) = re.findall(r"^python (.*--config-dir.*)$", (ROOT / "README.md").read_text(), re.M)
+    (tmp_path / "largest.py").write_text(task)
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "largest.yaml").write_text(settings)
+    words = shlex.split(line.replace("seed=1,2,3", "seed=1 budget=smoke"))
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"largest +grpo +1/1", done.stdout)
