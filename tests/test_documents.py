@@ -85,7 +85,7 @@ def written() -> dict[str, list[tuple[str, str]]]:
 
 
 # A word stands for the reader's own, or the line needs the reader's own configuration.
-FORMS = ("...", "FOLDER", "=name", "ALGO", "--config-dir")
+FORMS = ("...", "FOLDER", "env=NAME", "ALGO", "--config-dir")
 COMMANDS = sorted({command for lines in written().values() for command in lines})
 
 
