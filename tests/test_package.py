@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,7 @@ from gymnasium.envs.registration import EnvSpec
 
 import grpo_bench
 import grpo_envs
+from grpo_bench.__main__ import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]
 IDS = sorted(name for name in gym.registry if name.startswith("GRPO-"))
@@ -111,6 +113,31 @@ def test_a_run_does_without_the_compiler(tmp_path: Path) -> None:
 # -- what an installation holds -------------------------------------------------------------------
 
 
+MAKE = """
+import sys
+import gymnasium
+print("grpo_envs" in sys.modules, "grpo_envs.check" in sys.modules)
+print(gymnasium.make("GRPO-VLM-v0").reset(seed=0)[0].shape)
+print(gymnasium.make_vec("GRPO-Arithmetic-v0", num_envs=4).num_envs)
+import grpo_envs
+grpo_envs.register_ids()  # as an entry point, after the import
+"""
+MADE = "True False\n(128,)\n4\n"
+# In a fresh Python, arguments: a site folder to add, then folders that are only searched.
+PACKAGES = [folder for folder in sys.path if folder.endswith("-packages")]
+AS_INSTALLED = "import site, sys\nsite.addsitedir(sys.argv[1])\nsys.path += sys.argv[2:]\n"
+
+
+def test_make_without_an_import(tmp_path: Path) -> None:
+    assert python("-W", "error", "-c", MAKE, cwd=tmp_path) == MADE
+
+
+def test_python_starts_without_the_environments(tmp_path: Path) -> None:
+    code = "import sys; print([m for m in {names} if m in sys.modules])"
+    names = ["grpo_envs", "gymnasium", "numpy"]
+    assert python("-c", code.format(names=names), cwd=tmp_path) == "[]\n"
+
+
 def test_make_by_the_name_of_the_package(tmp_path: Path) -> None:
     code = "import gymnasium as g; print(g.make('grpo_envs:GRPO-VLM-v0').reset(seed=0)[0].shape)"
     assert python("-c", code, cwd=tmp_path) == "(128,)\n"
@@ -138,6 +165,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def unpacked(wheel: Path, folder: Path) -> Path:
+    """A folder with what the wheel puts into ``site-packages``."""
+    site = folder / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
 def test_the_wheel_holds_everything(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -145,6 +180,7 @@ def test_the_wheel_holds_everything(wheel: Path) -> None:
     wanted += [str(p.relative_to(ROOT)) for p in FOLDERS["grpo_bench"].rglob("*.py")]
     wanted += [f"grpo_bench/{p.relative_to(ROOT)}" for p in (ROOT / "conf").rglob("*.yaml")]
     wanted += [f"grpo_bench/report/page/page.{kind}" for kind in ("css", "js")]
+    wanted += ["grpo_envs_ids.pth", "_grpo_envs_ids.py"]
     wanted += [
         f"grpo_envs/data/{name}"
         for name in ("easy_vqa.npz", "pictures.npz", "LICENSE-easy-vqa", "LICENSE-efficientnet")
@@ -152,15 +188,16 @@ def test_the_wheel_holds_everything(wheel: Path) -> None:
     assert set(wanted) - names == set()
     licences = {name.rsplit("/", 1)[1] for name in names if "dist-info/licenses" in name}
     assert {"LICENSE", "LICENSE-easy-vqa", "LICENSE-efficientnet"} <= licences
-    assert not [name for name in names if name.startswith("tests") or "__pycache__" in name]
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        *("grpo_bench", "grpo_envs", "grpo_envs_ids.pth", "_grpo_envs_ids.py")
+    }
+    assert not [name for name in names if "__pycache__" in name]
 
 
 def test_the_wheel_works_outside_a_checkout(wheel: Path, tmp_path: Path) -> None:
     """Unpacked and first on the path: the packages, the data, the launcher and the configuration
     all come from there, and the configuration composes."""
-    site = tmp_path / "site"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+    site = unpacked(wheel, tmp_path)
     code = (
         "import grpo_bench, grpo_envs\n"
         "from grpo_bench.config import CONF\n"
@@ -170,6 +207,58 @@ def test_the_wheel_works_outside_a_checkout(wheel: Path, tmp_path: Path) -> None
         assert Path(line).is_relative_to(site), line
     composed = python("-m", "grpo_bench.run", "--cfg", "job", cwd=tmp_path, path=site)
     assert "GRPO-VLM-v0" in composed
+
+
+def test_make_without_an_import_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """``-S``: only the ``.pth`` file of the wheel is read, not that of this installation."""
+    site = unpacked(wheel, tmp_path)
+    code = f"{AS_INSTALLED}{MAKE}print(grpo_envs.__file__)"
+    printed = python("-I", "-S", "-W", "error", "-c", code, str(site), *PACKAGES, cwd=tmp_path)
+    assert printed == f"{MADE}{site / 'grpo_envs' / '__init__.py'}\n"
+
+
+def test_gymnasium_works_where_the_environments_do_not(wheel: Path, tmp_path: Path) -> None:
+    site = unpacked(wheel, tmp_path)
+    (site / "grpo_envs" / "__init__.py").write_text("raise OSError('a broken installation')\n")
+    code = f"{AS_INSTALLED}import gymnasium\nprint(gymnasium.make('CartPole-v1').spec.id)"
+    printed = python("-I", "-S", "-W", "error", "-c", code, str(site), *PACKAGES, cwd=tmp_path)
+    assert printed == "CartPole-v1\n"
+
+
+def test_python_starts_without_gymnasium(wheel: Path, tmp_path: Path) -> None:
+    code = f"{AS_INSTALLED}import importlib.util\nprint(importlib.util.find_spec('gymnasium'))"
+    printed = python("-I", "-S", "-c", code, str(unpacked(wheel, tmp_path)), cwd=tmp_path)
+    assert printed == "None\n"
+
+
+# -- the programs by name -------------------------------------------------------------------------
+
+
+def test_programs_are_the_modules_at_the_root() -> None:
+    names = {found.name for found in pkgutil.iter_modules(grpo_bench.__path__) if not found.ispkg}
+    assert names - {"__main__"} == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_programs_are_listed(arguments: list[str], tmp_path: Path) -> None:
+    printed = python("-m", "grpo_bench", *arguments, cwd=tmp_path)
+    assert all(f"  {name} " in printed and text in printed for name, text in PROGRAMS.items())
+
+
+def test_an_unknown_program_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "grpo_bench", "tabels", "results=x"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "grpo-bench tabels: no such program, did you mean tables?\n"
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_a_program_by_name_is_its_module(name: str, tmp_path: Path) -> None:
+    (script,) = entry_points(group="console_scripts", name="grpo-bench")
+    options = ["--help"] if name == "oracle" else ["--cfg", "all"]
+    by_module = python("-m", f"grpo_bench.{name}", *options, cwd=tmp_path)
+    command = f"import sys; from {script.module} import {script.attr}; {script.attr}()"
+    assert python("-c", command, name, *options, cwd=tmp_path) == by_module
 
 
 # -- what is documented ---------------------------------------------------------------------------
@@ -242,13 +331,13 @@ def test_a_spec_goes_through_json(env_id: str) -> None:
 MACHINE_PATH = re.compile(r"(?<![\w.~}$])/(?:work|tmp|root|home|opt|Users|mnt|private)/\w")
 OURS = [
     *("conf", "docs", "envs", "grpo_bench", "benchmarks", "scripts", "tests", "tools"),
-    *(".ci", "results/reference"),
+    *(".ci", ".github", "results/reference"),
 ]
 
 
 def project_files() -> Iterator[Path]:
     """The text files that travel with the project."""
-    yield from (p for p in ROOT.iterdir() if p.is_file())
+    yield from (p for p in ROOT.iterdir() if p.is_file() and p.name != ".git")  # of a worktree
     for name in OURS:
         for path in (ROOT / name).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:

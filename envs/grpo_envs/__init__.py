@@ -1,20 +1,39 @@
-"""Gymnasium environments with verifiable rewards, in which a group (G rollouts of one problem) is
-a first-class thing. Importing this package registers the ids; it needs numpy and gymnasium only,
-and torch where GRPO-VLM is asked for on a device."""
+"""Gymnasium environments with verifiable rewards, where a group (G rollouts of one problem) is a
+first-class thing. Importing this package registers the ids. It needs numpy and gymnasium only, and
+torch for GRPO-VLM on a device."""
 
-from gymnasium.envs.registration import register
+from typing import TYPE_CHECKING, Any
 
-from grpo_envs.check import check_group_env
+from gymnasium.envs.registration import register, registry
+
+if TYPE_CHECKING:
+    from grpo_envs.check import check_group_env
 
 __all__ = ["check_group_env"]
 
-for _name, _module, _vector in [
-    ("VLM", "vlm", "make_vector_env"),  # which has a torch view as well
-    ("Arithmetic", "tokens.arithmetic", "ArithmeticVectorEnv"),
-    ("Format", "tokens.format", "FormatVectorEnv"),
-]:
-    register(
-        id=f"GRPO-{_name}-v0",
-        entry_point=f"grpo_envs.{_module}:{_name}Env",
-        vector_entry_point=f"grpo_envs.{_module}:{_vector}",
-    )
+
+def register_ids() -> None:
+    """Register the environments that are not registered yet."""
+    for name, module, vector in [
+        ("VLM", "vlm", "make_vector_env"),  # which has a torch view as well
+        ("Arithmetic", "tokens.arithmetic", "ArithmeticVectorEnv"),
+        ("Format", "tokens.format", "FormatVectorEnv"),
+    ]:
+        if (env_id := f"GRPO-{name}-v0") not in registry:
+            register(
+                id=env_id,
+                entry_point=f"grpo_envs.{module}:{name}Env",
+                vector_entry_point=f"grpo_envs.{module}:{vector}",
+            )
+
+
+def __getattr__(name: str) -> Any:
+    """Import the check on first use: ``import gymnasium`` imports this package, and is fast."""
+    if name == "check_group_env":
+        from grpo_envs.check import check_group_env
+
+        return check_group_env
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+register_ids()
