@@ -1,6 +1,6 @@
 """Build the easy-VQA data that GRPO-VLM ships: pictures, questions and their frozen embeddings.
 
-    pip install -e .[embed]
+    pip install -c constraints.txt -e '.[embed]'
     python scripts/embed_easy_vqa.py            # writes into envs/grpo_envs/data, about 3 minutes
     python scripts/embed_easy_vqa.py --check    # what the shipped data is worth, about 15 seconds
 

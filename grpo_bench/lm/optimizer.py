@@ -130,7 +130,7 @@ def adamw_8bit(params: Iterable[nn.Parameter], **settings: Any) -> Optimizer:
         from bitsandbytes.optim import AdamW8bit
     except ModuleNotFoundError:
         raise ValueError(
-            "optimizer='adamw_8bit': needs bitsandbytes, pip install 'grpo-bench[bitsandbytes]'"
+            "optimizer='adamw_8bit': needs bitsandbytes, pip install bitsandbytes"
         ) from None
     return AdamW8bit(params, **settings)
 

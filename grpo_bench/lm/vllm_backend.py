@@ -45,7 +45,7 @@ def check_backend(name: str, world: World) -> None:
         raise ValueError("env.generation.backend=vllm: needs a CUDA device; expected native")
     if importlib.util.find_spec("vllm") is None:
         raise ValueError(
-            "env.generation.backend=vllm: needs vLLM, pip install 'grpo-bench[vllm]'; or native"
+            "env.generation.backend=vllm: needs vLLM, pip install vllm; or choose native"
         )
 
 

@@ -128,7 +128,8 @@ def check_installed(config: Config) -> None:
     check_exports(config)
     if "model" in config and importlib.util.find_spec("transformers") is None:
         raise ValueError(
-            f"model={config['model']['name']}: needs transformers, pip install 'grpo-bench[lm]'"
+            f"model={config['model']['name']}: needs transformers; in a checkout of grpo-bench: "
+            "pip install -c constraints.txt '.[lm]'"
         )
 
 

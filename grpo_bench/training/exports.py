@@ -14,17 +14,17 @@ from grpo_bench.records import Sink
 from grpo_bench.records.schema import BUDGETS, Status
 
 FLUSH = 10  # seconds after which TensorBoard sees what is new
-# For each key of the configuration the package that it needs, and how to install that.
-NEEDS = {"tensorboard": "'grpo-bench[tensorboard]'", "wandb": "wandb"}
+# Keys of the configuration that need the package of the same name.
+NEEDS = ("tensorboard", "wandb")
 
 
 def check_exports(config: Config) -> None:
     """Raises ValueError where an export is asked for whose package is not installed."""
-    for name, package in NEEDS.items():
+    for name in NEEDS:
         spec = importlib.util.find_spec(name) if config[name] else None
         # Weights & Biases makes a folder of that name, which Python would take for a package.
         if config[name] and (spec is None or spec.origin is None):
-            raise ValueError(f"{name}={config[name]}: needs {name}, pip install {package}")
+            raise ValueError(f"{name}={config[name]}: needs {name}, pip install {name}")
 
 
 def sinks(config: Config, folder: Path) -> list[Sink]:
