@@ -20,14 +20,16 @@ from torch import Tensor
 from grpo_bench.enumeration.tasks import Task, log_probs
 from grpo_bench.grpo import kl
 from grpo_bench.grpo.advantages import (
-    find_baseline,
+    BASELINES,
+    baselines_that,
     group_advantages,
     process_advantages,
     return_penalty,
 )
+from grpo_bench.grpo.choices import choice
 from grpo_bench.grpo.objectives import Clip, aggregation_weights, policy_loss
 
-WHOLE_BATCH = ("batch", "batch_std")  # baselines that use statistics of the whole batch
+WHOLE_BATCH = baselines_that("across_groups")  # use statistics of the whole batch
 BOUNDED = Clip()
 UNBOUNDED = Clip(low=1.0, high=math.inf)
 
@@ -175,7 +177,7 @@ def _by_batch(returns: Tensor, e: Estimator) -> Tensor:
     batch at a time, and its checks of the values do not work under ``vmap``."""
     if returns.shape[1] < 2:
         raise ValueError(f"baseline={e.baseline!r}: expected batches of at least 2 problems")
-    baseline = find_baseline(e.baseline)
+    baseline = choice("baseline", e.baseline, BASELINES).function
     every = torch.ones_like(returns, dtype=torch.bool)
     return torch.vmap(lambda r, valid: baseline(r, valid, e.ddof, e.eps))(returns, every)
 

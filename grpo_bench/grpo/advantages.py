@@ -1,20 +1,21 @@
 """Advantages from the rewards of groups: pure functions of a (n_problems, group_size) tensor.
 
 Row p holds the rewards r_1..r_G of G rollouts of problem p. To add a baseline, write a function
-of (rewards, valid, ddof, eps) with its formula and paper, and name it in ``BASELINES``.
+of (rewards, valid, ddof, eps) with its formula and paper, and add it to ``BASELINES``.
 
-Outcome supervision gives a rollout one advantage (``group_advantages``), process supervision one
-for each of its steps (``process_advantages``), by the same baselines.
+Outcome supervision gives each rollout one advantage (``group_advantages``). Process supervision
+gives each step of a rollout its own (``process_advantages``), by the same baselines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Baseline = Callable[[Tensor, Tensor, int, float], Tensor]  # (rewards, valid, ddof, eps)
+from grpo_bench.grpo.choices import choice
 
 
 def group_advantages(
@@ -27,7 +28,7 @@ def group_advantages(
     """Advantage of each rollout, (n_problems, group_size).
 
     Args:
-        rewards: (n_problems, group_size), finite wherever ``valid``.
+        rewards: (n_problems, group_size), finite where ``valid``.
         baseline: a name in ``BASELINES``.
         ddof: 0 divides the variance by G (population), 1 by G - 1 (Bessel; TRL and verl).
         eps: added to the standard deviation; ignored by the baselines that do not divide.
@@ -48,8 +49,9 @@ def group_advantages(
         valid = torch.ones_like(rewards, dtype=torch.bool)
     rewards = torch.where(valid, rewards, torch.zeros_like(rewards))
     _check_finite(rewards)
-    # in float64, where the squares of large and of tiny deviations still exist
-    advantages = find_baseline(baseline)(rewards.double(), valid, ddof, eps)
+    function = choice("baseline", baseline, BASELINES).function
+    # in float64: in float32 the squares of large deviations overflow, those of tiny ones vanish
+    advantages = function(rewards.double(), valid, ddof, eps)
     return torch.where(valid, advantages, 0.0).to(rewards.dtype)
 
 
@@ -65,8 +67,8 @@ def process_advantages(
 
     Args:
         rewards: (n_problems, group_size, length), finite wherever ``mask``.
-        mask: (n_problems, group_size, length) bool, the steps that there are.
-        baseline, ddof, eps: as for ``group_advantages``, but a baseline of ``STEP_BASELINES``.
+        mask: (n_problems, group_size, length) bool, the real steps.
+        baseline, ddof, eps: as for ``group_advantages``, with a baseline that works ``by_step``.
 
     Raises:
         ValueError: as ``group_advantages``, or a baseline that compares whole rollouts.
@@ -76,11 +78,10 @@ def process_advantages(
             f"rewards of shape {tuple(rewards.shape)}: expected (n_problems, group_size, length) "
             "with group_size of at least 2"
         )
-    find_baseline(baseline)
-    if baseline not in STEP_BASELINES:
+    if not choice("baseline", baseline, BASELINES).by_step:
         raise ValueError(
             f"baseline={baseline!r} compares whole rollouts, process supervision compares steps: "
-            f"expected one of {', '.join(STEP_BASELINES)}"
+            f"expected one of {', '.join(baselines_that('by_step'))}"
         )
     _check_finite(rewards.masked_fill(~mask, 0.0))
     normalised = group_advantages(rewards.flatten(1), baseline, ddof, eps, mask.flatten(1))
@@ -88,13 +89,14 @@ def process_advantages(
 
 
 def return_penalty(penalties: Tensor, valid: Tensor | None = None) -> Tensor:
-    """What taking ``penalties`` off the returns adds to the advantages, (n_problems, group_size).
+    """What to add to the advantages when ``penalties`` are subtracted from the returns,
+    (n_problems, group_size).
 
     - leave_one_out(penalties), whatever the baseline of the rewards: an unbiased gradient of the
-    expected penalty. It is not divided by a deviation, so that a coefficient means the same with
-    every baseline, and so that the penalty of a group whose rewards are all equal, mostly noise,
-    is not blown up to the size of an outcome. With the baselines ``rloo`` (and on average ``none``)
-    this is the advantage of the penalised return itself.
+    expected penalty. It is not divided by a deviation. So a coefficient means the same with every
+    baseline, and in a group whose rewards are all equal the penalty, mostly noise, does not grow to
+    the size of an outcome. With the baseline ``rloo`` (and on average ``none``) this is the
+    advantage of the penalised return itself.
 
     Args:
         penalties: (n_problems, group_size), finite wherever ``valid``.
@@ -103,15 +105,8 @@ def return_penalty(penalties: Tensor, valid: Tensor | None = None) -> Tensor:
     return -group_advantages(penalties, "rloo", valid=valid)
 
 
-def find_baseline(name: str) -> Baseline:
-    """The function of that name; ValueError with the names there are."""
-    if name not in BASELINES:
-        raise ValueError(f"baseline={name!r}: expected one of {', '.join(BASELINES)}")
-    return BASELINES[name]
-
-
 def without_spread(rewards: Tensor, valid: Tensor | None = None) -> Tensor:
-    """Groups whose rewards are all equal, (n_problems,) bool: they teach nothing."""
+    """Groups whose rewards are all equal, (n_problems,) bool: most baselines give them 0."""
     if valid is None:
         valid = torch.ones_like(rewards, dtype=torch.bool)
     highest = rewards.masked_fill(~valid, -torch.inf).amax(dim=1)
@@ -171,20 +166,32 @@ def no_baseline(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor
     return rewards
 
 
+class Baseline(NamedTuple):
+    """A baseline, and what it allows. A flag that is missing refuses an option, at worst."""
+
+    function: Callable[[Tensor, Tensor, int, float], Tensor]  # (rewards, valid, ddof, eps)
+    divides: bool = False  # by a standard deviation, so ddof and eps count
+    by_step: bool = False  # step rewards can take the place of returns
+    needs_spread: bool = False  # a group whose rewards are all equal gets 0
+    across_groups: bool = False  # the rewards of other groups count
+
+
 BASELINES: dict[str, Baseline] = {
-    "group": group_mean_std,
-    "group_mean": group_mean,
-    "rloo": leave_one_out,
-    "batch": batch_mean_std,
-    "batch_std": group_mean_batch_std,
-    "rank": centred_ranks,
-    "none": no_baseline,
+    "group": Baseline(group_mean_std, divides=True, by_step=True, needs_spread=True),
+    "group_mean": Baseline(group_mean, by_step=True, needs_spread=True),
+    "rloo": Baseline(leave_one_out, needs_spread=True),
+    "batch": Baseline(batch_mean_std, divides=True, by_step=True, across_groups=True),
+    "batch_std": Baseline(
+        group_mean_batch_std, divides=True, by_step=True, needs_spread=True, across_groups=True
+    ),
+    "rank": Baseline(centred_ranks, needs_spread=True),
+    "none": Baseline(no_baseline, by_step=True),
 }
-# What can be done with steps as with rollouts; those that divide by a deviation, where ddof counts;
-# and those to which a group whose rewards are all equal teaches nothing.
-STEP_BASELINES = ("group", "group_mean", "batch", "batch_std", "none")
-DIVIDING = ("group", "batch", "batch_std")
-WITHIN_GROUP = ("group", "group_mean", "rloo", "batch_std", "rank")
+
+
+def baselines_that(flag: str) -> list[str]:
+    """The names of the baselines that have a flag."""
+    return [name for name, baseline in BASELINES.items() if getattr(baseline, flag)]
 
 
 def group_std(rewards: Tensor, valid: Tensor, ddof: int = 0) -> Tensor:
@@ -194,7 +201,7 @@ def group_std(rewards: Tensor, valid: Tensor, ddof: int = 0) -> Tensor:
 
 
 def _check_finite(rewards: Tensor) -> None:
-    """ValueError that names the first reward that is not, (n_problems, G) or (n_problems, G, T)."""
+    """ValueError that names the first reward, of (n_problems, G[, T]), that is not finite."""
     finite = torch.isfinite(rewards)
     if not finite.all():
         first = (~finite).nonzero()[0].tolist()
@@ -210,15 +217,15 @@ def _mean(rewards: Tensor, valid: Tensor) -> Tensor:
 
 
 def _count(holds: Tensor, valid: Tensor) -> Tensor:
-    """For each member i, of how many valid members j ``holds[:, i, j]``, (n_problems, G)."""
+    """The number of valid members j with ``holds[:, i, j]``, for each member i: (n_problems, G)."""
     return (holds & valid[:, None, :]).sum(dim=2)
 
 
 def _to_go(values: Tensor) -> Tensor:
-    """Sum of each value and of those after it, along the last dimension."""
+    """The sum of each value and all later ones, along the last dimension."""
     return values.flip(-1).cumsum(-1).flip(-1)
 
 
 def _divide(centred: Tensor, scale: Tensor) -> Tensor:
-    """centred / scale, and 0 where ``centred`` is, even if ``scale`` is 0 (eps may be)."""
+    """centred / scale, and 0 where ``centred`` is 0, even if ``scale`` is 0 (eps may be)."""
     return torch.where(centred == 0, centred, centred / scale)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
 from grpo_bench.fast.gradients import clip_grad_norm
@@ -21,7 +20,7 @@ from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.batches import minibatches
 from grpo_bench.grpo.doctor import Doctor
 from grpo_bench.grpo.kl import FORMS
-from grpo_bench.grpo.objectives import Clip, policy_loss
+from grpo_bench.grpo.objectives import policy_loss
 from grpo_bench.grpo.policies import ActorPolicy
 from grpo_bench.grpo.reference import (
     follow,
@@ -31,11 +30,12 @@ from grpo_bench.grpo.reference import (
     reference_params,
 )
 from grpo_bench.grpo.rollout import Rollout, upload
-from grpo_bench.grpo.settings import check_settings
+from grpo_bench.grpo.settings import Settings, takes_settings
 from grpo_bench.grpo.spread import spread_metrics
 from grpo_bench.grpo.update_log import UpdateLog
 
 
+@takes_settings
 class GRPO(GroupAlgorithm):
     """Group Relative Policy Optimization (DeepSeekMath, arXiv 2402.03300) for Gymnasium.
 
@@ -57,43 +57,12 @@ class GRPO(GroupAlgorithm):
             over the sub-environments. Members that have ended wait, and wrappers see them wait:
             ``VecNormalize`` counts what it sees of them in its statistics.
         learning_rate: a number, or a function of the remaining progress (1 to 0).
-        group_size: G, at least 2.
-        n_problems: groups per iteration. None: 32, or as many as fill the sub-environments.
-        batch_size: episodes per gradient step, in whole groups. None: all of the iteration.
-        n_epochs: passes over the iteration's episodes.
-        clip_range: the ratio is clipped to [1 - clip_range, 1 + clip_range_high].
-        clip_range_high: None: the same as ``clip_range``.
-        clip_dual: the surrogate of a bad action is at least this times its advantage; above 1.
-            None: no such floor.
-        surrogate: ``clip`` or ``cispo``, see ``grpo.objectives``.
-        ratio: of each ``token``, or of the whole ``sequence``, see ``grpo.objectives``.
-        aggregation, max_len: see ``grpo.objectives.aggregation_weights``.
-        baseline, ddof, eps: see ``grpo.advantages.group_advantages``.
-        supervision: ``outcome`` gives an episode one advantage, of its return; ``process`` gives
-            each action its own, of the rewards from there on, see
-            ``grpo.advantages.process_advantages``.
-        kl: how to stay near the reference policy: ``none``, or a form of ``grpo.kl.FORMS``. With a
-            form and ``kl_coef=0`` the KL is measured and logged only.
-        kl_coef: weight of the KL, against advantages.
-        ref_update_interval: the reference is the policy before training; after every so many
-            iterations it moves towards the policy of then. None: never.
-        ref_tau: how far: 1 becomes the policy, less is a moving average.
-        ent_coef: weight of the entropy bonus.
-        max_grad_norm: the gradient's norm is clipped to it.
-        mask_truncated: episodes that a time limit cut off count in their group's baseline, but not
-            in the loss.
-        max_refills: dynamic sampling: rounds, at most, in which groups whose outcomes are all alike
-            are replaced by groups of new problems, see ``grpo.dynamic``. 0: none.
-        spread_tol: outcomes are alike up to this standard deviation.
-        mixed_start: accept groups whose members start differently (for environments that cannot
-            repeat a start).
-        nan_reward: ``error``, or ``drop`` to take a rollout whose return is not finite out of its
-            group.
         stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device: as in SB3.
+        options: the fields of ``grpo.settings.Settings``, by keyword. Each is an attribute too.
 
     Raises:
-        ValueError: before anything is trained: a value out of range, or numbers of
-            sub-environments, members and groups that do not divide, with those that would.
+        ValueError: before training: an option that is out of range, or numbers of
+            sub-environments, members and groups that do not divide, with numbers that do.
     """
 
     def __init__(
@@ -101,32 +70,7 @@ class GRPO(GroupAlgorithm):
         policy: str | type[ActorPolicy],
         env: GymEnv | VectorEnv[Any, Any, Any] | str | None,
         learning_rate: float | Schedule = 3e-4,
-        group_size: int = 8,
-        n_problems: int | None = None,
-        batch_size: int | None = None,
-        n_epochs: int = 1,
-        clip_range: float | Schedule = 0.2,
-        clip_range_high: float | Schedule | None = None,
-        clip_dual: float | None = None,
-        surrogate: str = "clip",
-        ratio: str = "token",
-        aggregation: str = "sequence_mean",
-        max_len: int | None = None,
-        baseline: str = "group",
-        ddof: int = 0,
-        eps: float = 1e-4,
-        supervision: Literal["outcome", "process"] = "outcome",
-        kl: str = "none",
-        kl_coef: float = 0.0,
-        ref_update_interval: int | None = None,
-        ref_tau: float = 1.0,
-        ent_coef: float = 0.0,
-        max_grad_norm: float = 0.5,
-        mask_truncated: bool = False,
-        max_refills: int = 0,
-        spread_tol: float = 0.0,
-        mixed_start: bool = False,
-        nan_reward: Literal["error", "drop"] = "error",
+        *,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -134,27 +78,8 @@ class GRPO(GroupAlgorithm):
         seed: int | None = None,
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
+        **options: Any,
     ) -> None:
-        self.n_epochs = n_epochs
-        self.clip_range = clip_range
-        self.clip_range_high = clip_range_high
-        self.clip_dual = clip_dual
-        self.surrogate = surrogate
-        self.ratio = ratio
-        self.aggregation = aggregation
-        self.max_len = max_len
-        self.baseline = baseline
-        self.ddof = ddof
-        self.eps = eps
-        self.supervision = supervision
-        self.kl = kl
-        self.kl_coef = kl_coef
-        self.ref_update_interval = ref_update_interval
-        self.ref_tau = ref_tau
-        self.ent_coef = ent_coef
-        self.max_grad_norm = max_grad_norm
-        self.mask_truncated = mask_truncated
-        self.nan_reward = nan_reward
         self.reference: ActorPolicy | None = None
         self.doctor = Doctor()
         self._n_iterations = 0
@@ -162,12 +87,7 @@ class GRPO(GroupAlgorithm):
             policy=policy,
             env=env,
             learning_rate=learning_rate,
-            group_size=group_size,
-            n_problems=n_problems,
-            batch_size=batch_size,
-            max_refills=max_refills,
-            spread_tol=spread_tol,
-            mixed_start=mixed_start,
+            settings=Settings(**options),
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
@@ -180,17 +100,12 @@ class GRPO(GroupAlgorithm):
 
     # -- SB3's hooks ------------------------------------------------------------------------------
 
-    def _check_settings(self) -> None:
-        check_settings(vars(self))
-
     def _setup_model(self) -> None:
-        self._check_settings()  # of a loaded model, whose arguments came after the constructor
+        kl = (
+            self.settings.kl
+        )  # also checks a loaded model, whose options come after the constructor
         super()._setup_model()
-        self.clip_schedule = FloatSchedule(self.clip_range)
-        self.clip_high_schedule = FloatSchedule(
-            self.clip_range if self.clip_range_high is None else self.clip_range_high
-        )
-        if self.kl != "none":
+        if kl != "none":
             self.reference = frozen_copy(self.policy)
 
     def _before_training(self) -> None:
@@ -226,7 +141,7 @@ class GRPO(GroupAlgorithm):
         self.policy.set_training_mode(False)  # the same network as at sampling: ratio 1 at first
         self.doctor.examine_policy(self.policy)
         self._update_learning_rate(self.policy.optimizer)
-        clip = self._clip()
+        clip = self.settings.clip(self._current_progress_remaining)
         ref_params = reference_params(self.reference, rollout)  # (M, n_params), None without KL
         advantages = self._advantages(rollout, ref_params)  # (n_problems, group_size[, T])
         parameters = list(self.policy.parameters())
@@ -300,10 +215,6 @@ class GRPO(GroupAlgorithm):
             self.logger.record("train/std", self.policy.log_std.exp().mean().item())
 
     # -- the pieces of an update ------------------------------------------------------------------
-
-    def _clip(self) -> Clip:
-        progress = self._current_progress_remaining
-        return Clip(self.clip_schedule(progress), self.clip_high_schedule(progress), self.clip_dual)
 
     def _advantages(self, rollout: Rollout, ref_params: Tensor | None) -> Tensor:
         """Of each rollout (n_problems, group_size), or of each action (n_problems, group_size, T).

@@ -1,4 +1,4 @@
-"""What GRPO needs around its update: play groups, log them, and be an SB3 algorithm.
+"""All of GRPO except its update: play groups, log them, and be an SB3 algorithm.
 
 The counterpart of SB3's ``OnPolicyAlgorithm``, for rollouts in groups and without a critic.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import time
 from abc import abstractmethod
-from typing import Any, ClassVar, TypeVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -22,18 +23,23 @@ from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
 from grpo_bench.grpo.dynamic import refilled
-from grpo_bench.grpo.envs import GROUPS_BY_DEFAULT, check_layout, make_env
+from grpo_bench.grpo.envs import GROUPS_BY_DEFAULT, check_layout, check_spaces, make_env
 from grpo_bench.grpo.groups import GroupSource, make_source
 from grpo_bench.grpo.policies import ActorPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
 from grpo_bench.grpo.rollout import Rollout, collect_groups
 from grpo_bench.grpo.seeds import stream
-from grpo_bench.grpo.settings import check_spaces
+from grpo_bench.grpo.settings import Settings
 from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
 
 Self = TypeVar("Self", bound="GroupAlgorithm")
 
+if TYPE_CHECKING:  # each option is an attribute, as in SB3, and has its type from Settings
+    Attributes = Settings
+else:
+    Attributes = object
 
-class GroupAlgorithm(BaseAlgorithm):
+
+class GroupAlgorithm(BaseAlgorithm, Attributes):
     """Collects ``group_size`` rollouts of each of ``n_problems`` problems, then calls ``train``.
 
     A subclass implements ``train``, which finds the rollouts in ``_rollout``. Arguments: see
@@ -46,32 +52,24 @@ class GroupAlgorithm(BaseAlgorithm):
         "MultiInputPolicy": MultiInputPolicy,
     }
     policy: ActorPolicy
+    n_problems: int | None
 
     def __init__(
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | VectorEnv[Any, Any, Any] | str | None,
         learning_rate: float | Schedule,
-        group_size: int,
-        n_problems: int | None,
-        batch_size: int | None,
-        max_refills: int,
-        spread_tol: float,
-        mixed_start: bool,
+        settings: Settings,
         **sb3: Any,
     ) -> None:
-        self.group_size = group_size
-        self.n_problems = n_problems
-        self.batch_size = batch_size
-        self.max_refills = max_refills
-        self.spread_tol = spread_tol
-        self.mixed_start = mixed_start
+        self.__dict__.update(vars(settings))
         self._source: GroupSource | None = None
         self._rollout: Rollout | None = None
-        self._check_settings()
+        if isinstance(env, str):
+            env = make_env(env, settings.group_size, settings.n_problems)
         super().__init__(
             policy=policy,
-            env=make_env(env, group_size, n_problems) if isinstance(env, str) else env,  # type: ignore[arg-type]
+            env=env,  # type: ignore[arg-type]
             learning_rate=learning_rate,
             support_multi_env=True,
             supported_action_spaces=(
@@ -87,8 +85,14 @@ class GroupAlgorithm(BaseAlgorithm):
     def train(self) -> None:
         """Update the policy from ``_rollout``."""
 
-    def _check_settings(self) -> None:
-        """Refuse what cannot be meant; called before the environment is made."""
+    @property
+    def settings(self) -> Settings:
+        """The options as they are now: SB3 sets attributes when it loads a model, and users may.
+
+        Raises:
+            ValueError: an option was set to something invalid.
+        """
+        return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
 
     # -- SB3's hooks ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Environments for groups: make one from an id, and see that groups fit on it."""
+"""Environments for groups: make one from an id, and check that groups fit on it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
@@ -67,3 +69,16 @@ def _listed(numbers: list[int]) -> str:
     if len(numbers) > 12:
         return f"{', '.join(map(str, numbers[:12]))}, ..."
     return ", ".join(map(str, numbers))
+
+
+def check_spaces(action_space: spaces.Space[Any]) -> None:
+    """Raises ValueError for actions that SB3's distributions would number wrongly: they count from
+    0, and take the actions of a MultiDiscrete space as one row."""
+    start = np.asarray(getattr(action_space, "start", 0))
+    if start.any():
+        raise ValueError(
+            f"action space {action_space}: policies number actions from 0, so wrap the environment "
+            "in one that adds start to the action"
+        )
+    if isinstance(action_space, spaces.MultiDiscrete) and len(action_space.shape) > 1:
+        raise ValueError(f"action space {action_space}: expected one row, so flatten it")

@@ -1,143 +1,293 @@
-"""Refuse settings that cannot be meant, with what would be right, before anything is made."""
+"""The options of an update: name, type, default, meaning and valid values, once for all tracks.
+
+``GRPO`` takes its keywords from ``Settings``, the language track extends it, and the configuration
+is read into it. To add an option, add one field here; its formula goes to ``grpo.loss`` or to the
+module that its meaning names.
+
+The formulas are imported late: they need torch, and a program that only reads options does not.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from gymnasium import spaces
+from grpo_bench.grpo.choices import check_choice
 
-from grpo_bench.grpo.advantages import BASELINES, DIVIDING, STEP_BASELINES, WITHIN_GROUP
-from grpo_bench.grpo.kl import FORMS
-from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES
+if TYPE_CHECKING:
+    from grpo_bench.grpo.objectives import Clip
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "baseline": tuple(BASELINES),
-    "surrogate": tuple(SURROGATES),
-    "ratio": tuple(RATIOS),
-    "aggregation": tuple(AGGREGATIONS),
-    "supervision": ("outcome", "process"),
-    "kl": ("none", *FORMS),
-    "nan_reward": ("error", "drop"),
-}
+Schedule = Callable[[float], float]  # of the remaining progress, from 1 to 0
+Check = Callable[[str, Any], None]  # of name and value; raises ValueError
+Algorithm = TypeVar("Algorithm", bound=type)
 
 
-def check_settings(s: Mapping[str, Any]) -> None:
-    """Raises ValueError naming the first of GRPO's settings, by name, that is out of range, or the
-    first combination that cannot be meant."""
-    _check_values(s)
-    for wrong, reason in _combinations(s):
-        if wrong:
+def option(default: Any, meaning: str, check: Check) -> Any:
+    """A field of settings: its default, what it means in one line, and which values are valid."""
+    return field(default=default, metadata={"meaning": meaning, "check": check})
+
+
+# -- checks of one value --------------------------------------------------------------------------
+
+
+def whole(least: int, optional: bool = False) -> Check:
+    """A whole number, or with ``optional`` None."""
+
+    def check(name: str, value: Any) -> None:
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not (optional and value is None) and not (is_whole and value >= least):
+            raise ValueError(f"{name}={value}: expected a whole number, at least {least}")
+
+    return check
+
+
+def number(
+    expected: str, valid: Callable[[Any], bool], optional: bool = False, schedule: bool = False
+) -> Check:
+    """A number for which ``valid`` holds, or with ``schedule`` a function of the progress."""
+
+    def check(name: str, value: Any) -> None:
+        allowed = (optional and value is None) or (schedule and callable(value))
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not allowed and not (is_number and valid(value)):
+            raise ValueError(f"{name}={value}: expected {expected}")
+
+    return check
+
+
+def one_of(*names: str) -> Check:
+    """One of these names."""
+    return lambda name, value: check_choice(name, value, names)
+
+
+def named(name: str, value: Any) -> None:
+    """A name in the table of the option, as the table is now."""
+    check_choice(name, value, tables()[name])
+
+
+def flag(name: str, value: Any) -> None:
+    """True or False."""
+    if type(value) is not bool:
+        raise ValueError(f"{name}={value!r}: expected True or False")
+
+
+def bessel(name: str, value: Any) -> None:
+    """0 or 1."""
+    if type(value) is not int or value not in (0, 1):
+        raise ValueError(f"{name}={value}: expected 0 (population) or 1 (Bessel)")
+
+
+not_negative = number("a finite number, 0 or more", lambda x: 0 <= x < math.inf)
+positive = number("a number, more than 0", lambda x: x > 0)
+bound = number("a number, more than 0", lambda x: x > 0, schedule=True)
+high_bound = number("a number, more than 0", lambda x: x > 0, optional=True, schedule=True)
+above_1 = number("more than 1, or none", lambda x: x > 1, optional=True)
+share = number("more than 0, at most 1", lambda x: 0 < x <= 1)
+
+
+def tables() -> dict[str, Mapping[str, Any]]:
+    """The formulas that can be chosen by name, by option."""
+    from grpo_bench.grpo.advantages import BASELINES
+    from grpo_bench.grpo.kl import FORMS
+    from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES
+
+    return {
+        "surrogate": SURROGATES,
+        "ratio": RATIOS,
+        "aggregation": AGGREGATIONS,
+        "baseline": BASELINES,
+        "kl": {"none": None, **FORMS},
+    }
+
+
+# -- the options ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of an update.
+
+    Raises:
+        ValueError: names the first option that is out of range, or the first combination that
+            makes no sense.
+    """
+
+    group_size: int = option(8, "G, rollouts of each problem, at least 2", whole(2))
+    n_problems: int | None = option(
+        None,
+        "groups per iteration; None: 32, or as many as fill the sub-environments",
+        whole(1, optional=True),
+    )
+    batch_size: int | None = option(
+        None,
+        "rollouts per gradient step, in whole groups; None: all of the iteration",
+        whole(1, optional=True),
+    )
+    n_epochs: int = option(1, "passes over the iteration's rollouts", whole(1))
+    clip_range: float | Schedule = option(  # noqa: RUF009 (it makes a field)
+        0.2, "the ratio is clipped to [1 - clip_range, 1 + clip_range_high]", bound
+    )
+    clip_range_high: float | Schedule | None = option(  # noqa: RUF009
+        None, "the upper range; None: the same as clip_range", high_bound
+    )
+    clip_dual: float | None = option(
+        None,
+        "the surrogate of a bad action is at least this times its advantage; None: no such floor",
+        above_1,
+    )
+    surrogate: str = option("clip", "the policy objective: grpo.objectives.SURROGATES", named)
+    ratio: str = option("token", "the importance ratio: grpo.objectives.RATIOS", named)
+    aggregation: str = option(
+        "sequence_mean", "the weight of each action: grpo.objectives.AGGREGATIONS", named
+    )
+    max_len: int | None = option(
+        None, "the length limit by which constant_length divides", whole(1, optional=True)
+    )
+    baseline: str = option("group", "how rewards become advantages: grpo.advantages", named)
+    ddof: int = option(0, "the deviation divides by G - ddof: 0 (population) or 1", bessel)
+    eps: float = option(1e-4, "added to the deviation", not_negative)
+    supervision: str = option(
+        "outcome",
+        "outcome: one advantage for a rollout; process: one for each action",
+        one_of("outcome", "process"),
+    )
+    kl: str = option("none", "the KL to the reference policy: none, or grpo.kl.FORMS", named)
+    kl_coef: float = option(0.0, "weight of the KL; 0: measured and logged only", not_negative)
+    ref_update_interval: int | None = option(
+        None,
+        "iterations after which the reference moves towards the policy; None: never",
+        whole(1, optional=True),
+    )
+    ref_tau: float = option(
+        1.0, "how far it moves: 1 becomes the policy, less is a moving average", share
+    )
+    ent_coef: float = option(0.0, "weight of the entropy bonus", not_negative)
+    max_grad_norm: float = option(0.5, "the gradient's norm is clipped to it", positive)
+    mask_truncated: bool = option(
+        False, "rollouts that a time limit cut off count in the baseline, but not in the loss", flag
+    )
+    max_refills: int = option(
+        0,
+        "rounds, at most, that replace groups whose outcomes are all alike: grpo.dynamic",
+        whole(0),
+    )
+    spread_tol: float = option(
+        0.0, "outcomes are alike up to this standard deviation", not_negative
+    )
+    mixed_start: bool = option(
+        False, "accept groups whose members start differently, where no start can be repeated", flag
+    )
+    nan_reward: str = option(
+        "error",
+        "a return that is not finite is an error, or drop: its rollout leaves the group",
+        one_of("error", "drop"),
+    )
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if "check" in each.metadata:
+                each.metadata["check"](each.name, getattr(self, each.name))
+        for reason in _contradictions(self):
             raise ValueError(reason)
 
+    def clip(self, progress: float = 1.0) -> Clip:
+        """The bounds of the ratio at the remaining progress."""
+        from grpo_bench.grpo.objectives import Clip
 
-def _check_values(s: Mapping[str, Any]) -> None:
-    _whole("group_size", s["group_size"], 2)
-    _whole("n_epochs", s["n_epochs"], 1)
-    _whole("max_refills", s["max_refills"], 0)
-    for name in ("n_problems", "batch_size", "max_len", "ref_update_interval"):
-        if s[name] is not None:
-            _whole(name, s[name], 1)
-    for name, allowed in CHOICES.items():
-        if s[name] not in allowed:
-            raise ValueError(f"{name}={s[name]!r}: expected one of {', '.join(allowed)}")
-    if type(s["ddof"]) is not int or s["ddof"] not in (0, 1):
-        raise ValueError(f"ddof={s['ddof']}: expected 0 (population) or 1 (Bessel)")
-    for name in ("mask_truncated", "mixed_start"):
-        if type(s[name]) is not bool:
-            raise ValueError(f"{name}={s[name]!r}: expected True or False")
-    for name in ("eps", "kl_coef", "ent_coef", "spread_tol"):
-        if not _is_number(s[name]) or not 0 <= s[name] < math.inf:
-            raise ValueError(f"{name}={s[name]}: expected a finite number, 0 or more")
-    for name in ("clip_range", "clip_range_high", "max_grad_norm"):
-        value = s[name]
-        schedule = name != "max_grad_norm" and callable(value)
-        absent = name == "clip_range_high" and value is None
-        if not (schedule or absent or (_is_number(value) and value > 0)):
-            raise ValueError(f"{name}={value}: expected a number, more than 0")
-    if s["clip_dual"] is not None and not (_is_number(s["clip_dual"]) and s["clip_dual"] > 1):
-        raise ValueError(f"clip_dual={s['clip_dual']}: expected more than 1, or none")
-    if not _is_number(s["ref_tau"]) or not 0 < s["ref_tau"] <= 1:
-        raise ValueError(f"ref_tau={s['ref_tau']}: expected more than 0, at most 1")
+        high = self.clip_range if self.clip_range_high is None else self.clip_range_high
+        return Clip(_at(progress, self.clip_range), _at(progress, high), self.clip_dual)
 
 
-def _combinations(s: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-    """Each combination that makes no sense: whether it is there, and the reason."""
-    baseline, kl = f"baseline={s['baseline']!r}", f"kl={s['kl']!r}"
-    yield (
-        (s["aggregation"] == "constant_length") != (s["max_len"] is not None),
-        f"aggregation={s['aggregation']!r} with max_len={s['max_len']}: constant_length needs "
-        "the length limit as max_len, and nothing else reads it",
-    )
-    yield (
-        s["ddof"] != 0 and s["baseline"] not in DIVIDING,
-        f"ddof={s['ddof']} with {baseline}, which divides by no standard deviation: leave it at 0, "
-        f"or take one of {', '.join(DIVIDING)}",
-    )
-    yield (
-        s["supervision"] == "process" and s["baseline"] not in STEP_BASELINES,
-        f"supervision='process' with {baseline}, which compares whole rollouts, not steps: "
-        f"expected one of {', '.join(STEP_BASELINES)}",
-    )
-    yield (
-        s["supervision"] == "process" and s["ratio"] == "sequence",
-        "supervision='process' with ratio='sequence': a ratio of the whole sequence spreads each "
-        "action's advantage over all actions; expected ratio='token'",
-    )
-    yield (
-        s["surrogate"] == "cispo" and s["clip_dual"] is not None,
-        f"clip_dual={s['clip_dual']} with surrogate='cispo', whose weight is bounded already: "
-        "expected none, or surrogate='clip'",
-    )
-    yield (
-        s["max_refills"] > 0 and s["baseline"] not in WITHIN_GROUP,
-        f"max_refills={s['max_refills']} with {baseline}, to which a group whose outcomes are all "
-        f"alike teaches something: expected 0, or a baseline among {', '.join(WITHIN_GROUP)}",
-    )
-    yield (
-        s["max_refills"] > 0 and s["supervision"] == "process",
-        f"max_refills={s['max_refills']} with supervision='process': a group whose outcomes are "
-        "all alike still teaches by its steps; expected 0, or supervision='outcome'",
-    )
-    yield (
-        s["spread_tol"] > 0 and s["max_refills"] == 0,
-        f"spread_tol={s['spread_tol']} with max_refills=0: nothing is refilled that it would judge",
-    )
-    yield (
-        s["kl"] == "none" and s["kl_coef"] > 0,
-        f"kl_coef={s['kl_coef']} with kl='none': choose a form among {', '.join(FORMS)}",
-    )
-    yield (
-        s["kl"] == "none" and s["ref_update_interval"] is not None,
-        f"ref_update_interval={s['ref_update_interval']} with {kl}: there is no reference to move",
-    )
-    yield (
-        s["ref_tau"] < 1 and s["ref_update_interval"] is None,
-        f"ref_tau={s['ref_tau']} without ref_update_interval: the reference never moves; a moving "
-        "average is ref_update_interval=1",
-    )
+def _at(progress: float, value: float | Schedule) -> float:
+    return float(value(progress) if callable(value) else value)
 
 
-def check_spaces(action_space: spaces.Space[Any]) -> None:
-    """Raises ValueError for actions that SB3's distributions would number wrongly: they are
-    numbered from 0, and MultiDiscrete's stand in one row."""
-    start = np.asarray(getattr(action_space, "start", 0))
-    if start.any():
-        raise ValueError(
-            f"action space {action_space}: policies number actions from 0, so wrap the environment "
-            "in one that adds start to the action"
+def _contradictions(s: Settings) -> Iterator[str]:
+    """The reason why each combination of options that makes no sense is one."""
+    from grpo_bench.grpo.advantages import BASELINES, baselines_that
+
+    baseline = BASELINES[s.baseline]
+
+    if (s.aggregation == "constant_length") != (s.max_len is not None):
+        yield (
+            f"aggregation={s.aggregation!r} with max_len={s.max_len}: constant_length needs the "
+            "length limit as max_len, and nothing else reads it"
         )
-    if isinstance(action_space, spaces.MultiDiscrete) and len(action_space.shape) > 1:
-        raise ValueError(f"action space {action_space}: expected one row, so flatten it")
+    if s.ddof and not baseline.divides:
+        yield (
+            f"ddof={s.ddof} with baseline={s.baseline!r}, which divides by no standard deviation: "
+            f"leave it at 0, or take one of {', '.join(baselines_that('divides'))}"
+        )
+    if s.supervision == "process" and not baseline.by_step:
+        yield (
+            f"supervision='process' with baseline={s.baseline!r}, which compares whole rollouts, "
+            f"not steps: expected one of {', '.join(baselines_that('by_step'))}"
+        )
+    if s.supervision == "process" and s.ratio == "sequence":
+        yield (
+            "supervision='process' with ratio='sequence': a ratio of the whole sequence spreads "
+            "each action's advantage over all actions; expected ratio='token'"
+        )
+    if s.surrogate == "cispo" and s.clip_dual is not None:
+        yield (
+            f"clip_dual={s.clip_dual} with surrogate='cispo', whose weight is bounded already: "
+            "expected none, or surrogate='clip'"
+        )
+    if s.max_refills and not baseline.needs_spread:
+        yield (
+            f"max_refills={s.max_refills} with baseline={s.baseline!r}, to which a group whose "
+            "outcomes are all alike teaches something: expected 0, or a baseline among "
+            f"{', '.join(baselines_that('needs_spread'))}"
+        )
+    if s.max_refills and s.supervision == "process":
+        yield (
+            f"max_refills={s.max_refills} with supervision='process': a group whose outcomes are "
+            "all alike still teaches by its steps; expected 0, or supervision='outcome'"
+        )
+    if s.spread_tol and not s.max_refills:
+        yield f"spread_tol={s.spread_tol} with max_refills=0: nothing is refilled"
+    if s.kl == "none" and s.kl_coef:
+        forms = ", ".join(name for name in tables()["kl"] if name != "none")
+        yield f"kl_coef={s.kl_coef} with kl='none': choose a form among {forms}"
+    if s.kl == "none" and s.ref_update_interval is not None:
+        yield (
+            f"ref_update_interval={s.ref_update_interval} with kl='none': there is no reference "
+            "to move"
+        )
+    if s.ref_tau < 1 and s.ref_update_interval is None:
+        yield (
+            f"ref_tau={s.ref_tau} without ref_update_interval: the reference never moves; a "
+            "moving average is ref_update_interval=1"
+        )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+# -- keywords of an algorithm ---------------------------------------------------------------------
 
 
-def _whole(name: str, value: Any, least: int) -> None:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise ValueError(f"{name}={value}: expected a whole number, at least {least}")
+def takes_settings(algorithm: Algorithm) -> Algorithm:
+    """A decorator for a class whose constructor takes the options as ``**options``: its signature
+    names each option with its default, and its help also has their meanings.
+
+    An option is typed once, so a new one needs no line in the algorithm. ``inspect.signature``,
+    ``help`` and notebooks see it; so do type checkers, as an attribute of the algorithm.
+    """
+    init = vars(algorithm)["__init__"]
+    signature = inspect.signature(init)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(
+            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type
+        )
+        for f in fields(Settings)
+    ]
+    parameters = sorted([*own, *options], key=lambda p: p.kind)
+    init.__signature__ = signature.replace(parameters=parameters)
+    lines = [f"    {f.name}={f.default!r}: {f.metadata['meaning']}" for f in fields(Settings)]
+    algorithm.__doc__ = "\n".join(
+        [inspect.cleandoc(algorithm.__doc__ or ""), "", "Options:", *lines]
+    )
+    return algorithm

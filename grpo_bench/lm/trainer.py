@@ -247,7 +247,7 @@ class Trainer:
                 weights=weights,
                 ratio=s.ratio,
                 surrogate=s.surrogate,
-                clip=s.clip,
+                clip=s.clip(),
             )
             loss = surrogate.loss
             if now.entropy is not None:

@@ -24,7 +24,7 @@ from grpo_bench.enumeration.gradients import (
 )
 from grpo_bench.enumeration.groups import enumerate_batches
 from grpo_bench.enumeration.tasks import log_probs, one_step, sequences
-from grpo_bench.grpo.advantages import STEP_BASELINES, group_advantages, process_advantages
+from grpo_bench.grpo.advantages import baselines_that, group_advantages, process_advantages
 from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES, policy_loss
 
 # -- two actions, G = 2, p = 0.25, rewards 1 and 0: all by hand ------------------------------------
@@ -207,7 +207,7 @@ def test_batches_at_once_are_those_one_by_one(baseline):
         close(step, (advantages.flatten()[:, None] * jacobian[batch.flatten()]).mean(0))
 
 
-@pytest.mark.parametrize("baseline", STEP_BASELINES)
+@pytest.mark.parametrize("baseline", baselines_that("by_step"))
 def test_the_rewards_of_one_step_are_its_outcome(baseline):
     """With one step a rollout, process supervision is outcome supervision."""
     at = one_action()

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from grpo_bench.grpo.advantages import (
     BASELINES,
-    DIVIDING,
-    STEP_BASELINES,
-    WITHIN_GROUP,
+    baselines_that,
     group_advantages,
     group_std,
     process_advantages,
@@ -174,7 +172,7 @@ def test_without_spread_it_is_exactly_zero(baseline, value, eps):
         assert (group_advantages(rewards, baseline, ddof, eps, one_less) == 0).all()
     rewards[0] = torch.arange(7.0)  # flat groups among others
     flat = group_advantages(rewards, baseline, 0, eps)[1:] == 0
-    assert flat.all() if baseline in WITHIN_GROUP else not flat.any()
+    assert flat.all() if BASELINES[baseline].needs_spread else not flat.any()
 
 
 @pytest.mark.parametrize("baseline", sorted(set(BASELINES) - {"none"}))
@@ -212,8 +210,8 @@ def test_the_deviation_is_of_the_population_if_nothing_is_said():
 def test_the_lists_of_baselines_say_what_they_do(baseline):
     rewards = [[0.0, 2, 5], [4, 4, 4]]
     by_ddof = [advantages(rewards, baseline, ddof=ddof) for ddof in (0, 1)]
-    assert (by_ddof[0] != by_ddof[1]).any() == (baseline in DIVIDING)
-    assert (by_ddof[0][1] == 0).all() == (baseline in WITHIN_GROUP)
+    assert (by_ddof[0] != by_ddof[1]).any() == BASELINES[baseline].divides
+    assert (by_ddof[0][1] == 0).all() == BASELINES[baseline].needs_spread
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -263,7 +261,7 @@ STEPS = torch.tensor([[[1.0, 3], [2, NAN]], [[6, INF], [4, -INF]]], dtype=torch.
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
-@pytest.mark.parametrize("baseline", STEP_BASELINES)
+@pytest.mark.parametrize("baseline", baselines_that("by_step"))
 def test_process_advantages(baseline, ddof):
     eps = 0.1
     first, second = math.sqrt(2 / (3 - ddof)) + eps, math.sqrt(2 / (2 - ddof)) + eps
@@ -294,7 +292,7 @@ def test_return_to_go_sums_what_follows():
     assert actual.tolist() == [[[4021, 4020, 0, 4000], [7, 7, 7, 7]]]
 
 
-@pytest.mark.parametrize("baseline", STEP_BASELINES)
+@pytest.mark.parametrize("baseline", baselines_that("by_step"))
 def test_with_one_step_process_is_outcome(baseline):
     rewards = torch.tensor([[1.0, 2, 6], [0, 0, 0], [5, NAN, 4]])
     valid = rewards.isfinite()
@@ -303,7 +301,7 @@ def test_with_one_step_process_is_outcome(baseline):
     torch.testing.assert_close(steps[..., 0], outcome, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("baseline", sorted(set(STEP_BASELINES) - {"none"}))
+@pytest.mark.parametrize("baseline", sorted(set(baselines_that("by_step")) - {"none"}))
 def test_steps_without_spread_are_exactly_zero(baseline):
     rewards, mask = torch.full((2, 2, 3), 0.1), torch.ones(2, 2, 3, dtype=torch.bool)
     mask[0, 1, 1:] = False  # a shorter rollout, whose return is lower
@@ -325,7 +323,7 @@ def test_return_penalty():
     torch.testing.assert_close(whole, parts)
 
 
-@pytest.mark.parametrize("baseline", [*WITHIN_GROUP, "batch"])
+@pytest.mark.parametrize("baseline", [*baselines_that("needs_spread"), "batch"])
 @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e37])
 def test_rewards_of_any_size_in_float32(baseline, size):
     """Their squares do not exist in float32."""

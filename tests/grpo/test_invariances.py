@@ -27,7 +27,7 @@ from torch.testing import assert_close
 from grpo_bench.grpo import kl
 from grpo_bench.grpo.advantages import (
     BASELINES,
-    STEP_BASELINES,
+    baselines_that,
     group_advantages,
     process_advantages,
 )
@@ -56,7 +56,7 @@ many = settings(max_examples=60, deadline=None, derandomize=True)
 
 supervisions = st.one_of(
     st.tuples(st.sampled_from(sorted(BASELINES)), st.just(False)),
-    st.tuples(st.sampled_from(STEP_BASELINES), st.just(True)),
+    st.tuples(st.sampled_from(baselines_that("by_step")), st.just(True)),
 )
 
 # -- the loss -------------------------------------------------------------------------------------
@@ -225,7 +225,6 @@ def test_the_padding_id_may_be_the_eos_id(before, extra):
 NOT_CENTRED_BY_GROUP = {"batch", "none"}
 NOT_SHIFT_FREE = {"none"}
 SCALES = {"group_mean", "rloo", "none"}
-KNOWS_OTHER_GROUPS = {"batch", "batch_std"}
 
 
 def of_returns(b: Batch, baseline: str, ddof: int = 0, eps: float = 1e-4, change=lambda r: r):
@@ -259,7 +258,7 @@ def test_shift_and_scale_of_the_rewards(b, ddof, shift, scale):
 @many
 @given(batches(), st.integers(-50, 50), st.sampled_from([0.25, 2.0, 16.0]))
 def test_shift_and_scale_of_the_step_rewards(b, shift, scale):
-    for baseline in STEP_BASELINES:
+    for baseline in baselines_that("by_step"):
         before = process_advantages(b.rewards, b.mask, baseline, eps=0.0)
         after = process_advantages(b.rewards * scale, b.mask, baseline, eps=0.0)
         assert_close(after, before * (scale if baseline in SCALES else 1.0))
@@ -270,7 +269,7 @@ def test_shift_and_scale_of_the_step_rewards(b, shift, scale):
 @many
 @given(batches(), st.integers(0, 1))
 def test_a_group_knows_nothing_of_the_others(b, ddof):
-    for baseline in set(BASELINES) - KNOWS_OTHER_GROUPS:
+    for baseline in set(BASELINES) - set(baselines_that("across_groups")):
         together = of_returns(b, baseline, ddof)
         alone = [
             of_returns(b.map(lambda x, i=i: x[[i]]), baseline, ddof) for i in range(len(b.mask))

@@ -47,7 +47,7 @@ def test_learning_on_after_loading_equals_learning_on_without(tmp_path, with_env
     ours, theirs = (m.policy.optimizer.state_dict()["state"] for m in (loaded, model))
     assert ours[0]["step"] == theirs[0]["step"] == model._n_updates == loaded._n_updates
     assert torch.equal(ours[0]["exp_avg_sq"], theirs[0]["exp_avg_sq"])
-    assert loaded.clip_schedule(0.3) == pytest.approx(0.13)
+    assert loaded.settings.clip(0.3).low == pytest.approx(0.13)
     assert loaded.num_timesteps == model.num_timesteps
     observation = Walk().reset(seed=0)[0]
     assert loaded.predict(observation, deterministic=True)[0] in (0, 1)
