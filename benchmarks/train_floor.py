@@ -36,7 +36,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from grpo_bench import GRPO
 from grpo_bench.fast.distributions import LogSoftmaxDistribution
 from grpo_bench.grpo import algorithm
-from grpo_bench.grpo.objectives import PolicyLoss
+from grpo_bench.grpo.loss import Loss
 from grpo_bench.grpo.rollout import Rollout
 from grpo_bench.report.text.numbers import in_units, share
 from grpo_bench.report.text.writers import Column
@@ -107,10 +107,10 @@ def no_clipping(model: GRPO) -> AbstractContextManager[Any]:
 def no_loss(model: GRPO) -> AbstractContextManager[Any]:
     """The loss is the mean log-probability: no ratio, no clip, no weights."""
 
-    def mean(logp: torch.Tensor, *_: Any, **__: Any) -> PolicyLoss:
-        return PolicyLoss(logp.mean(), logp, logp)
+    def mean(logp: torch.Tensor, *_: Any, **__: Any) -> Loss:
+        return Loss(logp.mean(), logp, logp, logp)
 
-    return mock.patch.object(algorithm, "policy_loss", mean)
+    return mock.patch.object(algorithm, "step_loss", mean)
 
 
 # In the order in which they are taken out.

@@ -19,13 +19,12 @@ from grpo_bench.grpo.advantages import (
 from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.batches import minibatches
 from grpo_bench.grpo.doctor import Doctor
-from grpo_bench.grpo.kl import FORMS
-from grpo_bench.grpo.objectives import policy_loss
+from grpo_bench.grpo.loss import step_loss
 from grpo_bench.grpo.policies import ActorPolicy
 from grpo_bench.grpo.reference import (
     follow,
     frozen_copy,
-    kl_loss,
+    kl_of_actions,
     kl_of_rollouts,
     reference_params,
 )
@@ -40,22 +39,22 @@ class GRPO(GroupAlgorithm):
     """Group Relative Policy Optimization (DeepSeekMath, arXiv 2402.03300) for Gymnasium.
 
     One iteration plays ``group_size`` episodes of each of ``n_problems`` problems, turns the
-    returns of each group into advantages, and takes ``n_epochs`` passes of clipped policy-gradient
+    returns of each group into advantages, and makes ``n_epochs`` passes of clipped policy-gradient
     steps over them. There is no critic and no discount: the return of an episode is its outcome.
 
     loss = - sum_t w_t min(rho_t A, clip(rho_t, 1 - clip_range, 1 + clip_range_high) A)
            + kl_coef sum_t w_t KL_t - ent_coef sum_t w_t H_t
 
-    over the actions t of a minibatch: A from ``grpo.advantages``; rho, w and what may stand in for
-    the minimum from ``grpo.objectives``; KL from ``grpo.kl``; H the entropy. Every option is one
-    function there, with its formula and its paper.
+    over the actions t of a minibatch: A from ``grpo.advantages``; rho, w and other surrogates than
+    the minimum from ``grpo.objectives``; KL from ``grpo.kl``; H the entropy; their sum from
+    ``grpo.loss``. Every option is one function there, with its formula and its paper.
 
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy`` or an ``ActorPolicy`` class.
         env: an id, a Gymnasium environment, a Gymnasium ``VectorEnv`` or an SB3 ``VecEnv``. With
-            one sub-environment a group's members run one after another; otherwise groups are laid
-            over the sub-environments. Members that have ended wait, and wrappers see them wait:
-            ``VecNormalize`` counts what it sees of them in its statistics.
+            one sub-environment the members of a group run one after another, else side by side.
+            Members that have ended wait, and wrappers see them wait: ``VecNormalize`` includes
+            their observations in its statistics.
         learning_rate: a number, or a function of the remaining progress (1 to 0).
         stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device: as in SB3.
         options: the fields of ``grpo.settings.Settings``, by keyword. Each is an attribute too.
@@ -141,53 +140,52 @@ class GRPO(GroupAlgorithm):
         self.policy.set_training_mode(False)  # the same network as at sampling: ratio 1 at first
         self.doctor.examine_policy(self.policy)
         self._update_learning_rate(self.policy.optimizer)
-        clip = self.settings.clip(self._current_progress_remaining)
+        s = self.settings
+        clip = s.clip(self._current_progress_remaining)
         ref_params = reference_params(self.reference, rollout)  # (M, n_params), None without KL
         advantages = self._advantages(rollout, ref_params)  # (n_problems, group_size[, T])
         parameters = list(self.policy.parameters())
         log = UpdateLog()
 
-        for _ in range(self.n_epochs):
+        for _ in range(s.n_epochs):
             for batch in minibatches(
                 rollout,
                 advantages,
                 ref_params,
-                (self.batch_size or len(rollout.mask)) // self.group_size,
-                self.aggregation,
-                self.max_len,
+                (s.batch_size or len(rollout.mask)) // s.group_size,
+                s.aggregation,
+                s.max_len,
             ):
                 distribution = self.policy.distribution(self.policy(batch.observations), batch.rows)
                 logp = batch.padded(distribution.log_prob(batch.actions))  # (n, T)
-                surrogate = policy_loss(
+                with torch.set_grad_enabled(s.ent_coef > 0):
+                    entropy = distribution.entropy()  # (m,)
+                kl = None
+                if self.reference is not None:
+                    kl = kl_of_actions(self.reference, batch, distribution, logp, s, log)
+                loss = step_loss(
                     logp,
                     batch.old_logp,
                     batch.advantages,
                     batch.mask,
-                    weights=batch.weights,
-                    ratio=self.ratio,
-                    surrogate=self.surrogate,
-                    clip=clip,
+                    batch.weights,
+                    s,
+                    clip,
+                    entropy=entropy,
+                    kl=kl,
+                    places=batch.places,
                 )
-                loss = surrogate.loss
-                with torch.set_grad_enabled(self.ent_coef > 0):
-                    entropy = distribution.entropy()
-                if entropy is not None and self.ent_coef:
-                    loss = loss - self.ent_coef * (batch.real(batch.weights) * entropy).sum()
-                if self.reference is not None:
-                    kl = kl_loss(self.kl, self.reference, batch, distribution, logp, log)
-                    if self.kl_coef:  # 0 times an infinite KL would not be 0
-                        loss = loss + self.kl_coef * kl
 
-                for parameter in parameters:  # optimizer.zero_grad(), less its hooks
+                for parameter in parameters:  # optimizer.zero_grad() without its hooks
                     parameter.grad = None
-                loss.backward()
-                grad_norm = clip_grad_norm(parameters, self.max_grad_norm)
+                loss.total.backward()
+                grad_norm = clip_grad_norm(parameters, s.max_grad_norm)
                 self.policy.optimizer.step()
                 self._n_updates += 1
 
-                log.add("loss", loss)
-                log.add("policy_gradient_loss", surrogate.loss)
-                log.add("clip_fraction", surrogate.clip_fraction)
+                log.add("loss", loss.total)
+                log.add("policy_gradient_loss", loss.surrogate)
+                log.add("clip_fraction", loss.clip_fraction)
                 log.add("grad_norm", grad_norm)
                 if entropy is not None:
                     log.add("entropy_loss", -entropy.mean())
@@ -195,9 +193,9 @@ class GRPO(GroupAlgorithm):
 
         self.doctor.examine_update(log, first=self._n_iterations == 0)
         self._n_iterations += 1
-        if self.ref_update_interval and self._n_iterations % self.ref_update_interval == 0:
+        if s.ref_update_interval and self._n_iterations % s.ref_update_interval == 0:
             assert self.reference is not None
-            follow(self.reference, self.policy, self.ref_tau)
+            follow(self.reference, self.policy, s.ref_tau)
         means = log.means()
         for name, value in means.items():
             self.logger.record(f"train/{name}", value)
@@ -209,7 +207,7 @@ class GRPO(GroupAlgorithm):
             )
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/clip_range", clip.low)
-        if self.clip_range_high is not None:
+        if s.clip_range_high is not None:
             self.logger.record("train/clip_range_high", clip.high)
         if hasattr(self.policy, "log_std"):
             self.logger.record("train/std", self.policy.log_std.exp().mean().item())
@@ -218,7 +216,7 @@ class GRPO(GroupAlgorithm):
 
     def _advantages(self, rollout: Rollout, ref_params: Tensor | None) -> Tensor:
         """Of each rollout (n_problems, group_size), or of each action (n_problems, group_size, T).
-        Takes the rollouts that are not to be trained on out of the mask."""
+        Also removes rollouts that are not trained on from the mask."""
         valid = self._valid(rollout)
         options = (self.baseline, self.ddof, self.eps)
         if self.supervision == "process":
@@ -229,8 +227,8 @@ class GRPO(GroupAlgorithm):
         else:
             advantages = group_advantages(rollout.returns, *options, valid)
         self.doctor.examine_advantages(advantages, float(rollout.success.mean()))
-        if self.reference is not None and FORMS[self.kl].place == "return":
-            assert ref_params is not None
+        if self.settings.kl_in("return"):
+            assert self.reference is not None and ref_params is not None
             divergences = kl_of_rollouts(self.kl, self.reference, ref_params, rollout)
             penalty = self.kl_coef * return_penalty(divergences, valid)
             advantages = advantages + penalty.view(*valid.shape, *[1] * (advantages.dim() - 2))
@@ -239,15 +237,15 @@ class GRPO(GroupAlgorithm):
         return advantages.to(rollout.old_logp.dtype)
 
     def _valid(self, rollout: Rollout) -> Tensor:
-        """Which returns are finite, (n_problems, group_size); the others are an error, or out."""
+        """Which returns are finite, (n_problems, group_size). Others are an error, or dropped."""
         returns = rollout.returns
         valid = torch.isfinite(returns)
         if not valid.all() and self.nan_reward == "error":
             group = int((~valid).nonzero()[0, 0])
             raise ValueError(
                 f"the return of a rollout of problem {rollout.starts[group]} is not finite: "
-                f"{returns[group].tolist()}; mend the reward, or pass nan_reward='drop' to take "
-                "such rollouts out of their groups"
+                f"{returns[group].tolist()}; fix the reward, or pass nan_reward='drop' to drop "
+                "such rollouts from their groups"
             )
         rollout.mask &= valid.view(-1, 1).cpu()
         return valid

@@ -1,14 +1,14 @@
-"""KL to the reference policy: what estimates it, and what training on it does.
+"""KL to the reference policy: its estimates, and the effect of training on each.
 
 With x = log pi(a) - log pi_ref(a) and a drawn from pi, KL(pi || pi_ref) = E[x]. ``k1`` and ``k3``
-estimate that from samples without bias (Schulman, http://joschu.net/blog/kl-approx.html), and
-``exact`` computes it. What a term does as a *loss* is another question: its gradient is not the
-gradient of what it estimates, because the actions were drawn from the policy as well. ``FORMS`` has
-every form that can be trained on, and the direction in which it really pushes; the labels are
-proven by enumeration (``python -m grpo_bench.oracle``).
+estimate it from samples without bias (Schulman, http://joschu.net/blog/kl-approx.html), and
+``exact`` computes it. As a *loss* a term can act differently: its gradient is not the gradient of
+the estimate, because the actions depend on the policy too. ``FORMS`` has every form that can be
+trained on, and the direction of its gradient. ``python -m grpo_bench.oracle`` proves these labels
+by enumeration.
 
-On sequences every term of the loss leaves out that an action now changes the KL of later states;
-k1 taken off the return does not.
+On sequences a term of the loss ignores that an action changes the KL of later states. k1 subtracted
+from the return does not.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stable_baselines3.common.distributions import Distribution, kl_divergence
 from torch import Tensor
 
 from grpo_bench.fast.distributions import LogSoftmaxDistribution
-
-LARGEST_LOG = 20.0  # of a ratio of probabilities
+from grpo_bench.grpo.choices import choice
+from grpo_bench.grpo.objectives import LARGEST_LOG
 
 Term = Callable[[Tensor, Tensor, Tensor], Tensor]  # (logp, ref_logp, old_logp), all of one shape
 
@@ -48,16 +48,16 @@ def k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def tutorial(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """-x, the form beginners meet: it estimates MINUS the KL, as a loss term its expected gradient
-    is zero, and taken off the reward it rewards leaving the reference."""
+    """-x, the form that tutorials show. It estimates MINUS the KL. As a loss term its expected
+    gradient is zero; subtracted from the reward, it rewards leaving the reference."""
     return ref_logp - logp
 
 
 def exact(policy: Distribution, reference: Distribution) -> Tensor:
     """KL(pi || pi_ref) of each state in closed form, (n,): the sum over all actions (categorical,
-    Bernoulli) or the integral (Gaussian), added up over the parts of the action."""
+    Bernoulli) or the integral (Gaussian), summed over the parts of the action."""
     if isinstance(policy, LogSoftmaxDistribution) and isinstance(reference, LogSoftmaxDistribution):
-        # torch's is infinite where a probability of the reference underflows
+        # torch's version is infinite where a probability of the reference underflows
         logp, ref_logp = policy.log_probs, reference.log_probs  # (n, n_actions)
         return (logp.exp() * (logp - ref_logp)).sum(dim=1)
     divergence = kl_divergence(policy, reference)
@@ -88,10 +88,10 @@ def _of_sample(estimator: Callable[[Tensor, Tensor], Tensor]) -> Term:
 class Form(NamedTuple):
     """One way to train on the KL."""
 
-    place: Literal["loss", "return"]  # a term of each action's loss, or taken off the return
+    place: Literal["loss", "return"]  # a term of the loss, or subtracted from the return
     term: Term | None  # None: ``exact``, from the distributions
-    # Of the expected gradient on-policy, in one state: that of KL(pi || ref), of KL(ref || pi),
-    # none at all, or that of minus the KL.
+    # The expected on-policy gradient in one state: that of KL(pi || ref), of KL(ref || pi), zero,
+    # or that of minus the KL.
     gradient: Literal["right", "reverse", "zero", "opposite"]
 
 
@@ -110,7 +110,7 @@ FORMS: dict[str, Form] = {
 def sample_term(
     form: str, logp: Tensor, ref_logp: Tensor, old_logp: Tensor, mask: Tensor
 ) -> Tensor:
-    """What a form makes of each sampled action, (n_rollouts, length), 0 outside the mask.
+    """A form's value for each sampled action, (n_rollouts, length), 0 outside the mask.
 
     Args:
         form: a name in ``FORMS``.
@@ -119,11 +119,10 @@ def sample_term(
         mask: (n_rollouts, length) bool.
 
     Raises:
-        ValueError: a form that does not exist, or ``exact``, which needs the distributions.
+        ValueError: an unknown form, or ``exact``, which needs the distributions.
     """
     sampled = {name: term for name, (_, term, _) in FORMS.items() if term is not None}
-    if form not in sampled:
-        raise ValueError(f"kl={form!r} of samples: expected one of {', '.join(sampled)}")
+    term = choice("kl", form, sampled)
     zeros = torch.zeros_like(logp)
     inside = [torch.where(mask, values, zeros) for values in (logp, ref_logp, old_logp)]
-    return sampled[form](*inside)  # 0 where all three are: no form has a term at the reference
+    return term(*inside)  # 0 where all three are: no form has a term at the reference

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from grpo_bench.grpo.choices import check_choice
 
@@ -194,6 +194,11 @@ class Settings:
         for reason in _contradictions(self):
             raise ValueError(reason)
 
+    def kl_in(self, place: Literal["loss", "return"]) -> bool:
+        """Whether training uses the KL as a term of the loss, or subtracts it from the return.
+        Without a weight it does neither: 0 times an infinite KL would not be 0."""
+        return self.kl_coef > 0 and tables()["kl"][self.kl].place == place
+
     def clip(self, progress: float = 1.0) -> Clip:
         """The bounds of the ratio at the remaining progress."""
         from grpo_bench.grpo.objectives import Clip
@@ -284,7 +289,7 @@ def takes_settings(algorithm: Algorithm) -> Algorithm:
         )
         for f in fields(Settings)
     ]
-    parameters = sorted([*own, *options], key=lambda p: p.kind)
+    parameters = sorted([*options, *own], key=lambda p: p.kind)  # SB3's keywords are the last
     init.__signature__ = signature.replace(parameters=parameters)
     lines = [f"    {f.name}={f.default!r}: {f.metadata['meaning']}" for f in fields(Settings)]
     algorithm.__doc__ = "\n".join(

@@ -8,8 +8,6 @@ of the task, so nothing is bootstrapped.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -93,51 +91,3 @@ def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
     centred = torch.where(mask, kept - kept.sum() / count.clamp(min=1), 0.0)
     deviation = (centred.square().sum() / (count - 1).clamp(min=1)).sqrt()
     return torch.where(count > 1, centred / (deviation + EPS), kept)
-
-
-class ValueLoss(NamedTuple):
-    """The critic's loss, and what to log of it."""
-
-    loss: Tensor  # () to be minimised
-    clip_fraction: Tensor | None  # () share of the tokens that the clip keeps from learning
-
-
-def value_loss(
-    values: Tensor,
-    old_values: Tensor,
-    returns: Tensor,
-    weights: Tensor,
-    clip_range_vf: float | None,
-) -> ValueLoss:
-    """sum w max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2), or without c sum w (V - R)^2.
-
-    No 1/2 stands before it: with weights of ``token_mean`` it is SB3's mean squared error, which a
-    ``vf_coef`` of 0.5 multiplies there too. The clip is that of PPO's own code (arXiv 2005.12729);
-    SB3 takes the clipped error alone. A token learns nothing where V has already moved towards R
-    by more than c.
-
-    Args:
-        values, old_values: (n, T) now, with gradient, and when the completions were drawn.
-        returns: (n, T) from ``gae``.
-        weights: (n, T) of the whole optimiser step; see ``aggregation_weights``.
-        clip_range_vf: c, in units of the reward.
-
-    Raises:
-        ValueError: ``clip_range_vf`` is not positive.
-    """
-    if clip_range_vf is not None and not clip_range_vf > 0:
-        raise ValueError(f"clip_range_vf={clip_range_vf}: expected a positive number, or null")
-    valid = weights > 0
-    returns = torch.where(valid, returns, 0.0)  # a weight of 0 would not hide a NaN
-    values = torch.where(valid, values, 0.0)
-    error = (values - returns).square()
-    if clip_range_vf is None:
-        return ValueLoss((weights * error).sum(), None)
-    old_values = torch.where(valid, old_values, 0.0)
-    # V_old + clip(V - V_old, -c, c), but exactly V within the range; where it bounds it is a
-    # constant, so autograd need not pass through it
-    nearer = values.detach().clamp(old_values - clip_range_vf, old_values + clip_range_vf)
-    bound = (nearer - returns).square()
-    bounded = bound > error
-    loss = (weights * torch.where(bounded, bound, error)).sum()
-    return ValueLoss(loss, bounded.sum() / valid.sum().clamp(min=1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from grpo_bench.grpo.advantages import group_advantages, return_penalty
-from grpo_bench.grpo.kl import FORMS, sample_term
+from grpo_bench.grpo.kl import sample_term
 from grpo_bench.lm.completions import Completions, rows_of
 from grpo_bench.lm.gae import gae, token_rewards, whiten
 from grpo_bench.lm.parallel import World
@@ -87,7 +87,7 @@ def critic_signal(
 def penalties_of(completions: Completions, ref_logp: Tensor | None, s: Settings) -> Tensor | None:
     """What the KL takes off the return at each token, (n, T), at sampling; None for a form of the
     KL that is no part of the return."""
-    if ref_logp is None or FORMS[s.kl].place != "return":
+    if ref_logp is None or not s.kl_in("return"):
         return None
     old = completions.logp
     return s.kl_coef * sample_term(s.kl, old, ref_logp, old, completions.mask)

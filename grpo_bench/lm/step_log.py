@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from grpo_bench.grpo.kl import k1, k3
-from grpo_bench.grpo.objectives import PolicyLoss
+from grpo_bench.grpo.loss import Loss
 from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.parallel import World
 from grpo_bench.lm.signals import Signal
@@ -34,17 +34,16 @@ class StepLog:
         logp: Tensor,
         completions: Completions,
         signal: Signal,
-        surrogate: PolicyLoss,
-        loss: Tensor,
+        loss: Loss,
     ) -> None:
         """A micro-batch: log-probabilities (n, T) of its completions now."""
         mask = signal.mask
         tokens = mask.sum()
         log_ratio = (logp - completions.logp)[mask]
-        self._count("loss", loss)
-        self._count("policy_gradient_loss", surrogate.loss.detach())
+        self._count("loss", loss.total)
+        self._count("policy_gradient_loss", loss.surrogate)
         self._count("tokens", tokens)
-        self._count("clipped", surrogate.clip_fraction * tokens)
+        self._count("clipped", loss.clip_fraction * tokens)
         self._count("kl", k3(torch.zeros_like(log_ratio), log_ratio).sum())
         if signal.ref_logp is not None:
             ref_logp = signal.ref_logp[mask]

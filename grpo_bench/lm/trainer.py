@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from grpo_bench.grpo.doctor import Doctor
-from grpo_bench.grpo.kl import FORMS, sample_term
-from grpo_bench.grpo.objectives import aggregation_weights, policy_loss
+from grpo_bench.grpo.kl import sample_term
+from grpo_bench.grpo.loss import ValueLoss, step_loss, value_loss
+from grpo_bench.grpo.objectives import aggregation_weights
 from grpo_bench.grpo.seeds import stream
 from grpo_bench.grpo.spread import spread_metrics
 from grpo_bench.lm.completions import group_tokens, micro_batches, rows_of
 from grpo_bench.lm.critics import Critic
-from grpo_bench.lm.gae import value_loss
 from grpo_bench.lm.logprobs import check_model, completion_logprobs
 from grpo_bench.lm.lora import Reference
 from grpo_bench.lm.models import LanguageModel
@@ -221,11 +221,7 @@ class Trainer:
         self.gradient_steps += 1
 
     def _backward(self, part: Rollout, signal: Signal, weights: Tensor, log: StepLog) -> None:
-        """Add the gradient of some groups of a step to what is there.
-
-        loss = - sum_t w_t min(rho_t A_t, clip(rho_t) A_t) + kl_coef sum_t w_t KL_t
-               - ent_coef sum_t w_t H_t + vf_coef sum_t w_t (V_t - R_t)^2
-        """
+        """Add the gradient of ``grpo.loss.step_loss`` for some groups of a step."""
         s, completions = self.settings, part.completions
         mask, old_logp = signal.mask, completions.logp
         own_critic = self.critic if s.critic != "shared" else None
@@ -239,41 +235,44 @@ class Trainer:
                 entropy=s.ent_coef > 0,
                 value_head=shared_head,
             )
-            surrogate = policy_loss(
+            kl = value = None
+            if s.kl_in("loss"):
+                assert signal.ref_logp is not None
+                kl = sample_term(s.kl, now.logp, signal.ref_logp, old_logp, mask)
+            if now.value is not None:
+                value = self._value_loss(now.value, signal, weights, log)
+            loss = step_loss(
                 now.logp,
                 old_logp,
                 signal.advantages,
                 mask,
-                weights=weights,
-                ratio=s.ratio,
-                surrogate=s.surrogate,
-                clip=s.clip(),
+                weights,
+                s,
+                s.clip(),
+                entropy=now.entropy,
+                kl=kl,
+                value=value,
+                vf_coef=s.vf_coef,
             )
-            loss = surrogate.loss
-            if now.entropy is not None:
-                loss = loss - s.ent_coef * (weights * now.entropy).sum()
-            if signal.ref_logp is not None and s.kl_coef and FORMS[s.kl].place == "loss":
-                term = sample_term(s.kl, now.logp, signal.ref_logp, old_logp, mask)
-                loss = loss + s.kl_coef * (weights * term).sum()
-            if now.value is not None:
-                loss = loss + self._value_loss(now.value, signal, weights, log)
-            loss.backward()
-        log.add(now.logp.detach(), completions, signal, surrogate, loss.detach())
+            loss.total.backward()
+        log.add(now.logp.detach(), completions, signal, loss)
         if own_critic is not None:
             with self.phases("critic"):
                 values = own_critic.values(part.prompts, completions)
-                loss = self._value_loss(values, signal, weights, log)
-                loss.backward()
-            log.add_loss(loss)
+                value_term = s.vf_coef * self._value_loss(values, signal, weights, log).loss
+                value_term.backward()
+            log.add_loss(value_term)
 
-    def _value_loss(self, values: Tensor, signal: Signal, weights: Tensor, log: StepLog) -> Tensor:
-        """vf_coef times the critic's loss, ()."""
+    def _value_loss(
+        self, values: Tensor, signal: Signal, weights: Tensor, log: StepLog
+    ) -> ValueLoss:
+        """The critic's loss on some groups of a step."""
         assert signal.old_values is not None and signal.returns is not None
-        found = value_loss(
+        loss = value_loss(
             values, signal.old_values, signal.returns, weights, self.settings.clip_range_vf
         )
-        log.add_value(found.loss)
-        return self.settings.vf_coef * found.loss
+        log.add_value(loss.loss)
+        return loss
 
     # -- the pieces of an update ------------------------------------------------------------------
 
@@ -332,8 +331,7 @@ class Trainer:
         critic, and with neither KL nor entropy in the loss, a group whose advantages are all 0
         would only add zeros to it."""
         s = self.settings
-        in_loss = s.kl_coef > 0 and s.kl != "none" and FORMS[s.kl].place == "loss"
-        if self.critic is not None or in_loss or s.ent_coef:
+        if self.critic is not None or s.kl_in("loss") or s.ent_coef:
             return list(range(len(groups)))
         taught = signal.advantages[signal.rows(groups)].view(len(groups), -1).any(dim=1)
         return taught.nonzero().flatten().tolist() or [0]

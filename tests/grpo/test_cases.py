@@ -10,7 +10,7 @@ from stable_baselines3.common.distributions import CategoricalDistribution
 
 from grpo_bench.grpo import kl
 from grpo_bench.grpo.advantages import group_advantages
-from grpo_bench.grpo.objectives import Clip, completion_mask, policy_loss, truncated
+from grpo_bench.grpo.objectives import Clip, policy_loss
 
 CASES = Path(__file__).parent.parent / "cases"
 
@@ -63,12 +63,3 @@ def test_kl(case):
         for logits in (logp, ref_logp)
     )
     assert kl.exact(policy, reference).item() == pytest.approx(case["kl"], abs=1e-12)
-
-
-@cases("completion_masks")
-def test_completion_masks(case):
-    ids = torch.tensor([case["completion_ids"]])
-    mask = completion_mask(ids, case["eos_id"])
-    assert mask.int().tolist() == [case["expected_mask"]]
-    assert mask.sum().item() == case["expected_length"]
-    assert truncated(ids, case["eos_id"]).item() == bool(case["expected_truncated"])

@@ -31,7 +31,7 @@ from grpo_bench.grpo.advantages import (
     group_advantages,
     process_advantages,
 )
-from grpo_bench.grpo.objectives import completion_mask, policy_loss
+from grpo_bench.grpo.objectives import policy_loss
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -208,15 +208,6 @@ def test_at_the_reference_every_kl_is_exactly_zero(b):
     b = b._replace(ref_logp=b.logp)
     for form in kl.FORMS:
         assert (kl_of_step(form, b) == 0).all(), form
-
-
-@many
-@given(st.lists(st.integers(0, 4).filter(lambda i: i != 2), max_size=5), st.integers(0, 5))
-def test_the_padding_id_may_be_the_eos_id(before, extra):
-    row = [*before, 2]
-    for pad_id in (2, 0, 7):
-        mask = completion_mask(torch.tensor([row + [pad_id] * extra]), eos_id=2)
-        assert mask.tolist() == [[True] * len(row) + [False] * extra]
 
 
 # -- the advantages -------------------------------------------------------------------------------

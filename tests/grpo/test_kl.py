@@ -161,7 +161,7 @@ def test_a_sample_term_is_its_formula_inside_the_mask_and_zero_outside(form, poi
 
 @pytest.mark.parametrize("form", ["exact", "k4"])
 def test_what_is_no_form_of_samples_is_refused(form):
-    with pytest.raises(ValueError, match=f"kl='{form}' of samples: expected one of k1, k2, k3"):
+    with pytest.raises(ValueError, match=f"kl='{form}': expected one of k1, k2, k3"):
         kl.sample_term(form, *[torch.zeros(1, 1)] * 3, torch.ones(1, 1, dtype=torch.bool))
 
 

@@ -14,10 +14,8 @@ from grpo_bench.grpo.objectives import (
     SURROGATES,
     Clip,
     aggregation_weights,
-    completion_mask,
     importance_ratio,
     policy_loss,
-    truncated,
 )
 
 NAN = math.nan
@@ -252,16 +250,6 @@ def test_clip_fraction_counts_only_tokens_inside_the_mask(surrogate):
     per_token = double([[1.0, -1, 1, 1]])
     result = policy_loss(logp, torch.zeros_like(logp), per_token, mask, surrogate=surrogate)
     assert result.clip_fraction == 0.5
-
-
-# -- completions ----------------------------------------------------------------------------------
-
-
-def test_completion_mask_keeps_the_first_eos():
-    ids = torch.tensor([[5, 2, 2, 2], [2, 5, 2, 5], [5, 5, 5, 5], [5, 5, 5, 2]])
-    expected = [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
-    assert completion_mask(ids, eos_id=2).int().tolist() == expected
-    assert truncated(ids, eos_id=2).tolist() == [False, False, True, False]
 
 
 # -- errors ---------------------------------------------------------------------------------------

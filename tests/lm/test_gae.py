@@ -13,8 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from torch import Tensor
 
-from grpo_bench.grpo.objectives import aggregation_weights
-from grpo_bench.lm.gae import gae, token_rewards, value_loss, whiten
+from grpo_bench.lm.gae import gae, token_rewards, whiten
 
 NAN = float("nan")
 LENGTHS = [4, 1, 6, 2, 0, 6]
@@ -161,57 +160,3 @@ def test_nothing_to_whiten() -> None:
     assert whiten(torch.tensor([[3.0, NAN]]), mask_of([1, 2])[:1]).tolist() == [[3.0, 0.0]]
     assert whiten(torch.full((2, 2), 3.0), mask_of([2, 2])).tolist() == [[0.0, 0.0]] * 2
     assert whiten(torch.full((1, 2), NAN), torch.zeros(1, 2).bool()).tolist() == [[0.0, 0.0]]
-
-
-# -- the critic's loss ----------------------------------------------------------------------------
-
-
-def test_value_loss_by_hand() -> None:
-    """The clip is 0.5, each old value 0, each weight 1/4; NaN stands where the weight is 0.
-
-    V 0.3, R 1: inside, error 0.49                               gradient 2 (0.3 - 1)
-    V 0.9, R 1: bounded at 0.5, error 0.25 instead of 0.01       gradient 0
-    V 0.9, R 0: outside, but farther from R: 0.81 over 0.25      gradient 2 (0.9 - 0)
-    V -2, R 1: outside, but farther from R: 9 over 2.25          gradient 2 (-2 - 1)
-    """
-    values = torch.tensor([[0.3, 0.9, 0.9], [-2.0, NAN, NAN]], requires_grad=True)
-    old = torch.tensor([[0.0, 0.0, 0.0], [0.0, NAN, NAN]])
-    returns = torch.tensor([[1.0, 1.0, 0.0], [1.0, NAN, NAN]])
-    weights = mask_of([3, 1]) / 4
-    loss, clip_fraction = value_loss(values, old, returns, weights, 0.5)
-    assert loss.item() == pytest.approx((0.49 + 0.25 + 0.81 + 9.0) / 4)
-    assert clip_fraction is not None
-    assert clip_fraction.item() == 0.25
-    loss.backward()
-    assert values.grad is not None
-    expected = torch.tensor([[-1.4, 0.0, 1.8], [-6.0, 0.0, 0.0]]) / 4
-    torch.testing.assert_close(values.grad, expected)
-
-
-def test_without_a_clip_it_is_the_mean_squared_error() -> None:
-    mask, values, returns = mask_of(LENGTHS), random(3), random(4)
-    weights = aggregation_weights(mask, "token_mean")
-    loss, clip_fraction = value_loss(values, random(5), returns, weights, None)
-    torch.testing.assert_close(loss, F.mse_loss(values[mask], returns[mask]))
-    assert clip_fraction is None
-    wide = value_loss(values, random(5), returns, weights, 1e6)
-    torch.testing.assert_close(wide.loss, loss, rtol=1e-4, atol=1e-6)
-    assert wide.clip_fraction == 0
-
-
-def test_value_losses_of_micro_batches_add_up() -> None:
-    mask = mask_of(LENGTHS)
-    arguments = [random(3), random(4), random(5), aggregation_weights(mask, "sequence_mean")]
-    whole = value_loss(*arguments, 0.2).loss
-    parts = [
-        value_loss(*(argument[rows] for argument in arguments), 0.2).loss
-        for rows in (slice(0, 2), slice(2, 5), slice(5, 6))
-    ]
-    torch.testing.assert_close(torch.stack(parts).sum(), whole)
-
-
-@pytest.mark.parametrize("clip", [0.0, -0.2])
-def test_a_clip_that_makes_no_sense(clip: float) -> None:
-    ones = torch.ones(1, 1)
-    with pytest.raises(ValueError, match=rf"clip_range_vf={clip}: expected a positive number"):
-        value_loss(ones, ones, ones, ones, clip)

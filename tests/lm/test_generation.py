@@ -1,11 +1,14 @@
 """Groups of completions, against transformers' own ``generate`` and plain passes of whole texts."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 pytest.importorskip("transformers")
 
-from support.tiny import EOS, PROMPTS, VOCABULARY, plain_logp, texts, tiny_llama
+from support.tiny import EOS, PROMPTS, VOCABULARY, plain_logp, replayed, texts, tiny_llama
 from transformers import (
     AutoModelForCausalLM,
     FalconConfig,
@@ -20,6 +23,7 @@ from grpo_bench.lm.generation import GroupCache, common_prefix, generate
 from grpo_bench.lm.logprobs import check_model, completion_logprobs
 from grpo_bench.lm.sampling import draw
 
+CASES = json.loads((Path(__file__).parent.parent / "cases/completion_masks.json").read_text())
 MANY_ENDS = list(range(EOS, VOCABULARY, 6))  # a sixth of the tokens: most completions end early
 
 
@@ -149,6 +153,18 @@ def test_beyond_the_length_all_is_zero(model):
     assert not completions.ids[~completions.mask].any()
     assert not completions.logp[~completions.mask].any()
     assert (completions.logp[completions.mask] < 0).all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_the_first_eos_is_the_last_token(case):
+    """By position, never by value: what follows may be padded with the EOS, too."""
+    ids = torch.tensor([case["completion_ids"]] * 2)
+    completions = replayed(ids, case["eos_id"])
+    length = case["expected_length"]
+    assert completions.length.tolist() == [length] * 2
+    assert completions.mask.int().tolist() == [case["expected_mask"][:length]] * 2
+    assert not any(case["expected_mask"][length:])
+    assert completions.truncated.tolist() == [bool(case["expected_truncated"])] * 2
 
 
 def test_it_stops_when_all_have_ended(model):

@@ -11,13 +11,15 @@ import torch
 
 pytest.importorskip("transformers")
 
+from support.new_names import MINE, with_mine
 from support.tiny import plain_logp
 
 from grpo_bench.grpo.advantages import BASELINES, group_advantages, return_penalty
 from grpo_bench.grpo.kl import FORMS, sample_term
+from grpo_bench.grpo.loss import value_loss
 from grpo_bench.grpo.objectives import AGGREGATIONS, aggregation_weights, policy_loss
 from grpo_bench.lm.critics import make_critic
-from grpo_bench.lm.gae import gae, token_rewards, value_loss, whiten
+from grpo_bench.lm.gae import gae, token_rewards, whiten
 from grpo_bench.lm.lora import Lora, Reference
 from grpo_bench.lm.models import load_model
 from grpo_bench.lm.settings import settings_of
@@ -130,7 +132,7 @@ def plain_grpo_loss(trainer, rollout):
         max_len=s.max_len,
         ratio=s.ratio,
         surrogate=s.surrogate,
-        clip=s.clip,
+        clip=s.clip(),
     ).loss
     loss = loss - s.ent_coef * (weights * entropy).sum()
     if ref is not None and FORMS[s.kl].place == "loss":
@@ -379,6 +381,17 @@ def test_a_group_that_may_not_fit_is_told_before_the_first_is_played():
                 ValueError, match=r"env\.train\.max_tokens=68: expected at least 69"
             ):
                 trainer_of(GRPO, env=env)
+
+
+@pytest.mark.parametrize("option", MINE)
+def test_a_new_name_is_one_entry_of_a_table(option, monkeypatch):
+    """Added while the program runs; the step differs from that of the default."""
+    after = []
+    for chosen in ({}, with_mine(option, monkeypatch)):
+        trainer = trainer_of(GRPO | chosen)
+        trainer.update(played(trainer))
+        after.append(torch.nn.utils.parameters_to_vector(trainer.parameters).detach())
+    assert after[1].isfinite().all() and not torch.equal(*after)
 
 
 def test_constant_length_is_the_limit_of_tokens():

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.tiny import replayed
 from trl_trainer import EOS, GROUP, PAD, WORD, draw, trl_inputs, trl_scored, trl_trainer
 
 from grpo_bench.grpo.advantages import group_advantages, without_spread
-from grpo_bench.grpo.objectives import completion_mask, truncated
 
 NAN = torch.nan
 
@@ -138,10 +138,10 @@ def test_completion_masks(pad: int, folder: Path) -> None:
     trainer.model.train()
     scored = trainer._generate_and_score_completions(trl_inputs(rollouts))
     ids, mask = scored["completion_ids"], scored["completion_mask"].bool()
-    cut_off = truncated(ids, EOS)
+    ours = replayed(ids, EOS)
+    cut_off = ours.truncated
     assert cut_off.any() and not cut_off.all()
-    ours = completion_mask(ids, EOS) & ~cut_off[:, None]  # masked whole, as TRL was asked to
-    assert torch.equal(mask, ours)
+    assert torch.equal(mask, ours.mask & ~cut_off[:, None])  # masked whole, as TRL was asked to
     share = trainer._metrics["train"]["completions/clipped_ratio"]
     assert share == pytest.approx([cut_off.float().mean().item()])
 
@@ -151,4 +151,4 @@ def test_a_last_token_that_is_padding(folder: Path) -> None:
     rollouts = draw(0)
     rollouts.completions[0] = [WORD, WORD, PAD]
     assert trl_scored(rollouts, folder)["metrics"]["completions/clipped_ratio"] == [0.0]
-    assert truncated(torch.tensor([rollouts.completions[0]]), EOS).tolist() == [True]
+    assert replayed(torch.tensor([rollouts.completions[0]] * 2), EOS).truncated.all()

@@ -1,8 +1,11 @@
 """A random Llama that does its forward pass in a millisecond, and the plain way to ask it."""
 
+from unittest import mock
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from grpo_bench.lm import generation
 from grpo_bench.lm.completions import Completions
 
 VOCABULARY = 40
@@ -47,6 +50,20 @@ def texts(completions):
     """The tokens of each completion as a list."""
     rows = zip(completions.ids.tolist(), completions.length.tolist(), strict=True)
     return [ids[:length] for ids, length in rows]
+
+
+def replayed(ids, eos):
+    """What ``generate`` makes of a group whose draws are the rows of ``ids``, (G, T)."""
+    steps = iter(range(ids.shape[1]))
+
+    def draw(logits, temperature, uniform):
+        t = next(steps)
+        going = (ids[:, :t] != eos).all(dim=1)
+        return ids[going, t].view(uniform.shape), torch.zeros(uniform.shape)
+
+    with mock.patch.object(generation, "draw", draw):
+        limits = (len(ids), ids.shape[1], 1.0)
+        return generation.generate(tiny_llama(), PROMPTS[:1], *limits, [eos], torch.Generator())
 
 
 def made_up(lengths, group_size, seed=0):
