@@ -114,7 +114,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         self.policy = self.policy.to(self.device)
 
     def _layout(self) -> None:
-        """How groups lie over the sub-environments; errors before anything is trained."""
+        """Distribute groups over the sub-environments; errors come before training."""
         assert self.env is not None
         if self.n_problems is None:
             self.n_problems = max(1, self.env.num_envs // self.group_size)
@@ -122,7 +122,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         check_layout(self.env.num_envs, self.group_size, self.n_problems, self.batch_size)
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """Streams for the policy, the starts and each sub-environment that no other seed shares."""
+        """Give the policy, the starts and each sub-environment streams of this seed alone."""
         super().set_random_seed(seed)
         sequence = np.random.SeedSequence() if seed is None else stream(seed, "starts")
         self._start_rng = np.random.default_rng(sequence)
@@ -131,8 +131,8 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         self._source = None  # the next learn() starts these streams
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
-        """SB3's, but never below 0: whole iterations overshoot ``total_timesteps``, and a schedule
-        of a negative progress would turn the learning rate's sign."""
+        """As in SB3, but never below 0. Whole iterations overshoot ``total_timesteps``, and a
+        negative progress would make a linear learning rate negative."""
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
         self._current_progress_remaining = max(0.0, self._current_progress_remaining)
 
@@ -144,7 +144,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         if self._source is None and self.env is not None:
             self._layout()
             self._source = make_source(self.env, self._start_rng, self.mixed_start)
-            self._last_obs = np.zeros(0)  # groups start themselves: SB3 need not reset
+            self._last_obs = np.zeros(0)  # so SB3 does not reset: groups start themselves
         return super()._setup_learn(*args, **kwargs)
 
     def _excluded_save_params(self) -> list[str]:
@@ -164,8 +164,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> Self:
-        """Train until at least ``total_timesteps`` transitions have been made, in whole
-        iterations."""
+        """Train for at least ``total_timesteps`` transitions, in whole iterations."""
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
@@ -190,9 +189,9 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         self.policy.set_training_mode(False)  # dropout off while log-probabilities are taken
         callback.on_rollout_start()
 
-        def on_step(transitions: int, told: dict[str, Any]) -> bool:
+        def on_step(transitions: int, seen: dict[str, Any]) -> bool:
             self.num_timesteps += transitions
-            callback.update_locals(told)
+            callback.update_locals(seen)
             return callback.on_step()
 
         def play(n_problems: int) -> Rollout | None:
@@ -211,10 +210,10 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         return True
 
     def _before_training(self) -> None:
-        """Called once in each ``learn``, when everything is set up."""
+        """Called once in each ``learn``, after the setup."""
 
     def _examine(self, played: list[Rollout]) -> None:
-        """Called with all that was played in an iteration, also what dynamic sampling replaced."""
+        """Called with all rollouts of an iteration, also those that dynamic sampling replaced."""
 
     # -- logging ----------------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
         last = slice(-self._stats_window_size, None)
         returns = rollout.returns.flatten()[last].cpu()
-        finite = torch.isfinite(returns)  # the others are dropped, or an error before long
+        finite = torch.isfinite(returns)  # train() drops the others or raises an error
         kept = zip(returns[finite].tolist(), rollout.lengths[last][finite].tolist(), strict=True)
         self.ep_info_buffer.extend({"r": r, "l": n} for r, n in kept)
         success = rollout.success[last]

@@ -1,8 +1,8 @@
 """Cut a rollout into minibatches of whole groups, with every weight of the loss fixed.
 
-Which action stands where is known on the host (``Rollout.mask``, ``Rollout.rows``). So all that has
-to be counted, sorted or found is worked out there, for a whole pass at once, and the device gets
-plain indices: it never has to be waited for.
+The host knows the place of each action (``Rollout.mask``, ``Rollout.rows``). So it does all
+counting, sorting and searching, for a whole pass at once, and sends plain indices. It never waits
+for the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Minibatch:
     observations: TensorObs  # (u, ...)
     rows: Tensor  # (m,) observation of each action
     actions: Tensor  # (m, *action shape)
-    places: Tensor  # (m,) of each action in the n * T places
+    places: Tensor  # (m,) place of each action in n * T
     old_logp: Tensor  # (n, T)
     advantages: Tensor  # (n,), or (n, T) with process supervision
     mask: Tensor  # (n, T)
@@ -52,7 +52,7 @@ def minibatches(
     aggregation: str,
     max_len: int | None,
 ) -> Iterator[Minibatch]:
-    """One pass over the rollout in random order; a minibatch without one real action is left out.
+    """One pass over the rollout in random order. Minibatches without a real action are skipped.
 
     Args:
         advantages: (n_problems, group_size), or (n_problems, group_size, T).
@@ -72,7 +72,7 @@ def minibatches(
     places = masks.flatten(1).nonzero()[:, 1]
     actions = (episodes[:, None] * length + torch.arange(length))[mask]
     rows, used, n_used = rollout.rows[episodes][mask], torch.arange(0), counts * 0
-    if not whole:  # only the observations that a minibatch meets, each once
+    if not whole:  # only the observations of a minibatch, each once
         rows, used, n_used = renumbered(rows, counts)
 
     # on the device: the minibatches are views of it
@@ -107,7 +107,7 @@ def minibatches(
 
 
 def renumbered(rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The observations that each minibatch meets, each once.
+    """The observations of each minibatch, each once.
 
     Args:
         rows: (m,) observation of each action, one minibatch after another.

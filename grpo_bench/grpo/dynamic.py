@@ -1,8 +1,8 @@
-"""Dynamic sampling: replace the groups that teach nothing by groups of other problems.
+"""Dynamic sampling: replace groups whose outcomes are all alike by groups of other problems.
 
-DAPO (arXiv 2503.14476, section 3.2). A group is judged by its outcomes, not by shaped rewards,
-which differ where nothing is to be learned; and the refills are bounded, since a task that is
-solved, or hopeless, has no other groups.
+DAPO (arXiv 2503.14476, section 3.2). Outcomes decide, not shaped rewards, which can differ where
+there is nothing to learn. The number of rounds is limited, since in a task that is solved, or
+hopeless, all groups are alike.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from torch import Tensor
 from grpo_bench.grpo.advantages import group_std, without_spread
 from grpo_bench.grpo.rollout import Rollout, TensorObs, take, upload
 
-Play = Callable[[int], Rollout | None]  # that many groups of new problems; None: stopped
+Play = Callable[[int], Rollout | None]  # plays so many groups of new problems; None: stopped
 
 
 def refilled(play: Play, n_problems: int, max_refills: int, spread_tol: float) -> Rollout | None:
-    """``n_problems`` groups, those without spread replaced as far as ``max_refills`` rounds go.
+    """``n_problems`` groups, of which those without spread were replaced in at most
+    ``max_refills`` rounds.
 
-    Each round plays one new group for each that has to be replaced. What is still without spread
-    after the last round stays, so that every update has the same number of groups.
+    Each round plays one new group for each group without spread. Those left after the last round
+    stay, so every update has the same number of groups.
     """
     rollout = play(n_problems)
     for _ in range(max_refills):
@@ -39,18 +40,18 @@ def refilled(play: Play, n_problems: int, max_refills: int, spread_tol: float) -
 
 
 def without_outcome_spread(rollout: Rollout, tol: float) -> Tensor:
-    """Groups whose outcomes have a standard deviation of at most ``tol``, (n_problems,) bool. Of
-    outcomes or returns that are not finite nothing is said: such a group is kept, for the update
-    to tell of it."""
+    """Groups whose outcomes have a standard deviation of at most ``tol``, (n_problems,) bool.
+    Groups with outcomes or returns that are not finite are not among them: the update reports
+    those."""
     outcomes = rollout.outcomes
     finite = torch.isfinite(outcomes) & torch.isfinite(rollout.returns)
     close = group_std(outcomes, finite).squeeze(1) <= tol
-    # equal outcomes, too: the deviation of seven times 0.1 is not 0 but a rounding
+    # also equal outcomes: by rounding, the deviation of seven times 0.1 is not exactly 0
     return finite.all(dim=1) & (close | without_spread(outcomes))
 
 
 def select(rollout: Rollout, groups: Tensor) -> Rollout:
-    """The chosen groups, (n_problems,) bool, and only the observations that they met."""
+    """The chosen groups, (n_problems,) bool, and only their observations."""
     groups = groups.cpu()
     episodes = groups.repeat_interleave(rollout.group_size).nonzero().flatten()
     mask = rollout.mask[episodes]
@@ -71,7 +72,7 @@ def select(rollout: Rollout, groups: Tensor) -> Rollout:
 
 
 def join(first: Rollout, second: Rollout) -> Rollout:
-    """The groups of both, padded to the longer."""
+    """The groups of both, padded to the longer one."""
     length = max(first.mask.shape[1], second.mask.shape[1])
     observations, n_first = _concatenate(first.observations, second.observations)
     return replace(
@@ -97,7 +98,7 @@ def _stack(first: Tensor, second: Tensor, length: int) -> Tensor:
 
 
 def _concatenate(first: TensorObs, second: TensorObs) -> tuple[TensorObs, int]:
-    """Both one after the other, and how many rows the first has."""
+    """Both, one after the other, and the number of rows of the first."""
     if isinstance(first, dict):
         assert isinstance(second, dict)
         joined = {name: torch.cat([first[name], second[name]]) for name in first}

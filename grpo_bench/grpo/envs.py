@@ -20,8 +20,8 @@ GROUPS_BY_DEFAULT = 32
 def make_env(
     env_id: str, group_size: int, n_problems: int | None
 ) -> VecEnv | VectorEnv[Any, Any, Any]:
-    """The best home for groups of this environment: all of an iteration's episodes side by side
-    where it is one of ours, else one sub-environment for each member of a group."""
+    """Make an environment for groups: for our own, one sub-environment for each episode of an
+    iteration; for others, one for each member of a group."""
     module, _, name = env_id.rpartition(":")
     if module:  # "package:Name-v0", as gymnasium.make takes it
         importlib.import_module(module)
@@ -35,10 +35,10 @@ def make_env(
 
 
 def check_layout(n_envs: int, group_size: int, n_problems: int, batch_size: int | None) -> None:
-    """Raises ValueError, with the numbers that would do, where groups do not fit.
+    """Raises ValueError, with valid numbers, if groups do not fit.
 
-    ``n_envs`` sub-environments play waves of ``n_envs`` episodes: a wave holds whole groups, or a
-    group takes whole waves, and the waves come out even. A minibatch holds whole groups.
+    ``n_envs`` sub-environments play waves of ``n_envs`` episodes. A wave holds whole groups, or a
+    group takes whole waves, and all waves are full. A minibatch holds whole groups.
     """
     if n_envs % group_size and group_size % n_envs:
         sizes = [g for g in range(2, max(64, n_envs) + 1) if n_envs % g == 0 or g % n_envs == 0]

@@ -1,8 +1,8 @@
-"""Where groups come from: start the same problem in several sub-environments, and step them.
+"""Sources of groups: start the same problem in several sub-environments, and step them.
 
-A *start* is what makes the members of a group begin alike: a problem id where the environment has
-ids, a seed where it has none, nothing in ``mixed_start`` groups. Two classes, because SB3's and
-Gymnasium's vector environments take seeds, options and steps in different ways.
+A *start* makes the members of a group begin alike: a problem id where the environment has ids, else
+a seed, and nothing in ``mixed_start`` groups. There are two classes, because SB3's and Gymnasium's
+vector environments take seeds, options and steps in different ways.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from grpo_bench.grpo.vec_env import (
 
 
 class Step(NamedTuple):
-    """One step of all E sub-environments; rows of those that wait mean nothing. How episodes end
-    and what they pay is told on the host, which keeps count of them, wherever ``obs`` is."""
+    """One step of all E sub-environments; rows of those that wait mean nothing. Rewards and ends
+    are on the host, which counts episodes; ``obs`` may be on a device."""
 
     obs: Any
     rewards: np.ndarray  # (E,)
@@ -37,9 +37,9 @@ class Step(NamedTuple):
 class GroupSource(Protocol):
     """Starts problems in E sub-environments, and steps them all."""
 
-    kind: str  # what a start is: "problem_id", "seed" or "mixed_start"
+    kind: str  # of start: "problem_id", "seed" or "mixed_start"
     n_envs: int
-    device: torch.device | None  # where observations and actions are tensors; None: arrays
+    device: torch.device | None  # of observations and actions; None: they are arrays
 
     def draw(self, n: int) -> np.ndarray:
         """n starts, (n,)."""
@@ -65,8 +65,8 @@ class VectorEnvSource(GroupSource):
     """Groups in a Gymnasium ``VectorEnv``.
 
     Raises:
-        ValueError: the environment can neither start given problems nor seed its sub-environments
-            one by one, so that no two of them can be made to start alike.
+        ValueError: the environment can neither start given problems nor seed each sub-environment,
+            so the members of a group cannot start alike.
     """
 
     def __init__(self, adapter: VectorEnvAdapter, rng: np.random.Generator, mixed_start: bool):
@@ -118,7 +118,7 @@ class VectorEnvSource(GroupSource):
 
 class VecEnvSource(GroupSource):
     """Groups in an SB3 ``VecEnv``: ids through ``set_options``, seeds through ``_seeds`` (there is
-    no public way to give each sub-environment a seed of its own)."""
+    no public way to seed each sub-environment)."""
 
     def __init__(self, env: VecEnv, rng: np.random.Generator, mixed_start: bool):
         self.env, self.rng = env, rng

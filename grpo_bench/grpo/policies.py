@@ -1,8 +1,8 @@
 """Actor-only policies: SB3's actor, weight for weight, without the value network.
 
-``ActorCriticPolicy`` always builds a critic, which GRPO never uses; an honest memory column needs
-it gone. The actor (features extractor, MLP, action net, their initialisation) is the one of SB3's
-PPO, so both algorithms can train the same network.
+``ActorCriticPolicy`` always builds a critic, which GRPO does not use and which would count in its
+memory. The actor (features extractor, MLP, action net, their initialisation) is that of SB3's PPO,
+so both algorithms can train the same network.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ActorPolicy(BasePolicy):
         return dist.proba_distribution(action_logits=params.float())
 
     def get_distribution(self, obs: PyTorchObs) -> Distribution:
-        """The action distribution in each observation, under SB3's name for it."""
+        """The action distribution of each observation, under SB3's name."""
         return self.distribution(self(obs))
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
@@ -161,7 +161,7 @@ MlpPolicy = ActorPolicy
 
 
 class CnnPolicy(ActorPolicy):
-    """Actor with ``NatureCNN`` in front, for images."""
+    """Actor on ``NatureCNN``, for images."""
 
     def __init__(
         self,

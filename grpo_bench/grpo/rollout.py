@@ -1,4 +1,4 @@
-"""Collect groups of rollouts: play every member to its end, keep what the update needs."""
+"""Collect groups of rollouts: play every member to its end, and keep the data of the update."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TensorObs = Tensor | dict[str, Tensor]
 class Rollout:
     """N = n_problems * group_size episodes in group order, padded to T actions.
 
-    Observations are kept once: ``rows`` says which one each action was taken in. The members of
+    Each observation is kept once, and ``rows`` has the observation of each action. The members of
     a group share their first observation, so a one-step task stores, and sends through the
     network, one observation per problem instead of one per rollout.
 
-    What was seen, done and paid is on the policy's device. Who acted when, in which observation
-    (``rows``, ``mask``, ``truncated``) is on the host, which plays the episodes and so knows it.
+    Observations, actions and rewards are on the policy's device. The structure of the episodes
+    (``rows``, ``mask``, ``truncated``) is on the host, which plays them.
     """
 
     observations: TensorObs  # (M, ...) distinct observations
@@ -36,7 +36,7 @@ class Rollout:
     rewards: Tensor  # (N, T)
     mask: Tensor  # (N, T) bool, true where an action was taken
     truncated: Tensor  # (N,) bool, ended by a time limit alone
-    success: np.ndarray  # (N,) at each episode's end; NaN where the environment does not say
+    success: np.ndarray  # (N,) at each episode's end; NaN where unknown
     starts: np.ndarray  # (n_problems,) problem ids or seeds
     group_size: int
 
@@ -47,21 +47,21 @@ class Rollout:
 
     @property
     def returns(self) -> Tensor:
-        """Undiscounted sum of rewards of each group's members, (n_problems, group_size) float64:
-        in float32 equal returns earned in another order would differ by rounding, and a group
-        without spread would be taken for one that has some."""
+        """Undiscounted sum of rewards of each rollout, (n_problems, group_size) float64. In float32
+        the order of the rewards could make equal returns differ by rounding, and a group without
+        spread would seem to have some."""
         return self.rewards.double().sum(dim=1).view(-1, self.group_size)
 
     @property
     def outcomes(self) -> Tensor:
-        """What decides whether a group teaches anything, (n_problems, group_size): success where
-        the environment says it of every member, else the returns."""
+        """By which dynamic sampling judges groups, (n_problems, group_size): success where the
+        environment reports it for every member, else the returns."""
         if np.isnan(self.success).any():
             return self.returns
         return torch.as_tensor(self.success, device=self.rewards.device).view(-1, self.group_size)
 
 
-# Told after each vector step: how many transitions it made, and the locals for SB3's callbacks.
+# Called after each vector step with its number of transitions and the locals for SB3's callbacks.
 # False stops the collection.
 OnStep = Callable[[int, dict[str, Any]], bool]
 
@@ -101,8 +101,8 @@ def _play_wave(
     builder: RolloutBuilder,
     on_step: OnStep,
 ) -> bool:
-    """The episodes of a wave, one in each of the first sub-environments, until the last has ended;
-    those that ended wait, as do sub-environments beyond the wave."""
+    """Play the episodes of a wave, one in each of the first sub-environments, until all have ended.
+    Sub-environments without an episode wait."""
     space = policy.action_space
     obs = source.reset(np.resize(starts, source.n_envs))
     active = np.arange(len(wave))
@@ -119,7 +119,7 @@ def _play_wave(
             actions = distribution.get_actions()
             logp = distribution.log_prob(actions)
         chosen = to_env(actions, space, source.device)
-        if first:  # what a sub-environment beyond the wave is sent must be an action, too
+        if first:  # sub-environments beyond the wave need valid actions too
             sent = chosen[np.resize(active, source.n_envs)]
         else:
             sent[active] = chosen
@@ -128,22 +128,22 @@ def _play_wave(
         dones = step.dones[active]
         ended = active[dones]
         builder.end(wave[ended], step.success[ended], step.truncated[ended])
-        if not on_step(len(active), _told(step, active, ended)):
+        if not on_step(len(active), _seen(step, active, ended)):
             return False
         active, obs, first = active[~dones], step.obs, False
     return True
 
 
-def _told(step: Step, active: np.ndarray, ended: np.ndarray) -> dict[str, Any]:
-    """What callbacks see, with nothing of the sub-environments that wait."""
+def _seen(step: Step, active: np.ndarray, ended: np.ndarray) -> dict[str, Any]:
+    """The locals for callbacks, without the sub-environments that wait."""
     rewards, dones = np.zeros_like(step.rewards), np.zeros_like(step.dones)
     rewards[active], dones[ended] = step.rewards[active], True
     return {"obs": step.obs, "rewards": rewards, "dones": dones, "active": active}
 
 
 def to_env(actions: Tensor, space: spaces.Space[Any], device: torch.device | None = None) -> Any:
-    """Sampled actions as the environment takes them: an array, a Gaussian's clipped into the Box;
-    or for an environment of tensors, whose actions are discrete, a tensor on its device."""
+    """Sampled actions in the form the environment takes: an array, clipped into a Box; or for an
+    environment of tensors, whose actions are discrete, a tensor on its device."""
     if device is not None:
         return actions.to(device)
     array = actions.cpu().numpy().reshape(-1, *(space.shape or ()))
@@ -154,10 +154,10 @@ def to_env(actions: Tensor, space: spaces.Space[Any], device: torch.device | Non
 
 @dataclass
 class Rows:
-    """Where the observation of each of n episodes stands."""
+    """The place of the observation of each of n episodes."""
 
     index: np.ndarray  # (n,) row in the rollout's observations
-    local: np.ndarray  # (n,) row in the batch that goes through the network now
+    local: np.ndarray  # (n,) row in the present batch of the network
 
 
 @dataclass
@@ -204,12 +204,11 @@ class RolloutBuilder:
         logp: Tensor,
         rewards: np.ndarray,
     ) -> None:
-        """Note one step of n episodes; every argument has n rows."""
+        """Add one step of n episodes; every argument has n rows."""
         self.steps.append((episodes, rows, actions, logp, rewards))
 
     def end(self, episodes: np.ndarray, success: np.ndarray, truncated: np.ndarray) -> None:
-        """Note that n episodes have ended, and how: success (n,), NaN where unknown; truncated
-        (n,) bool."""
+        """End n episodes: success (n,), NaN where unknown; truncated (n,) bool."""
         self.ends.append((episodes, success, truncated))
 
     def finish(self, starts: np.ndarray) -> Rollout:
@@ -268,7 +267,7 @@ class RolloutBuilder:
 
 
 def occurrence(values: np.ndarray) -> np.ndarray:
-    """How often each value has come before, (n,): the time step of each transition."""
+    """How many equal values precede each value, (n,): the time step of each transition."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
@@ -279,7 +278,7 @@ def occurrence(values: np.ndarray) -> np.ndarray:
 
 
 def upload(host: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on the device, without waiting for what the device does now."""
+    """Copy a host tensor to the device, without waiting for the device."""
     if device.type == "cuda":
         host = host.pin_memory()
     return host.to(device, non_blocking=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from grpo_bench.grpo.choices import check_choice
+
 # policy: initialisation, sampled actions, minibatches. environment: the problems that it draws.
 # starts: seeds of groups where the environment has no problem ids. warmup: demonstrations.
 # Adding a name at the end keeps the streams of the others.
@@ -11,13 +13,12 @@ STREAMS = ("policy", "environment", "starts", "warmup")
 
 
 def stream(seed: int, name: str) -> np.random.SeedSequence:
-    """The stream of that name for a run's seed; streams of different seeds or names share nothing.
+    """A named stream of a run's seed. Streams of different seeds or names share nothing.
 
     Raises:
         ValueError: unknown name.
     """
-    if name not in STREAMS:
-        raise ValueError(f"stream {name!r}: expected one of {', '.join(STREAMS)}")
+    check_choice("stream", name, STREAMS)
     return np.random.SeedSequence(entropy=seed, spawn_key=(STREAMS.index(name),))
 
 

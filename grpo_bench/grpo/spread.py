@@ -1,4 +1,4 @@
-"""How much of what is played can teach: groups with spread, expected and best group sizes."""
+"""How informative groups are: their spread, and the expected and best group sizes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from grpo_bench.grpo.advantages import group_std, without_spread
 
-SIZES = np.arange(2, 1025)  # group sizes that are looked at
+SIZES = np.arange(2, 1025)  # candidates for the best group size
 
 
-class Played(Protocol):
-    """What is looked at of a rollout: here those of the Gym track and of language models."""
+class GroupedRollout(Protocol):
+    """A rollout, of the Gym track or of a language model."""
 
     @property
     def returns(self) -> Tensor:
@@ -25,11 +25,11 @@ class Played(Protocol):
 
     @property
     def mask(self) -> Tensor:
-        """(n_rollouts, T) bool, the transitions that there are."""
+        """(n_rollouts, T) bool, the real transitions."""
 
     @property
     def success(self) -> NDArray[np.float64]:
-        """(n_rollouts,) 1.0 where it is right; NaN where that is unknown."""
+        """(n_rollouts,) 1.0 for success; NaN where unknown."""
 
 
 def expected_flat_share(success_rate: float, group_size: Any) -> Any:
@@ -39,11 +39,11 @@ def expected_flat_share(success_rate: float, group_size: Any) -> Any:
 
 
 def yield_per_rollout(success_rate: float, group_size: Any) -> Any:
-    """(1 - p^G - (1 - p)^G) (G - 1) / G / G: how much of a group with spread one rollout buys.
+    """(1 - p^G - (1 - p)^G) (G - 1) / G / G: the information of a group, per rollout.
 
-    A group without spread counts nothing, and one with spread (G - 1) / G: a baseline from G
-    rollouts, leave-one-out, leaves G / (G - 1) times the variance of a known one (1 + 1 / (G - 1),
-    its own variance added). A rule of thumb: it knows one success rate, and no price of a problem.
+    A group without spread counts 0, one with spread (G - 1) / G, because a leave-one-out baseline
+    from G rollouts gives G / (G - 1) = 1 + 1 / (G - 1) times the variance of a known baseline. A
+    rule of thumb: it assumes one success rate for all problems, and problems that cost nothing.
     """
     with_spread = 1 - expected_flat_share(success_rate, group_size)
     return with_spread * (group_size - 1) / group_size**2
@@ -51,19 +51,19 @@ def yield_per_rollout(success_rate: float, group_size: Any) -> Any:
 
 def best_group_size(success_rate: float) -> int | None:
     """The group size of ``SIZES`` with the largest ``yield_per_rollout``: 3 where half of the
-    rollouts succeed, about sqrt(2 / p) where few do. None where all do, or none."""
+    rollouts succeed, about sqrt(2 / p) where few do. None if all or none succeed."""
     if not 0 < success_rate < 1:
         return None
     return int(SIZES[np.argmax(yield_per_rollout(success_rate, SIZES))])
 
 
-def spread_metrics(played: Sequence[Played]) -> dict[str, float]:
-    """What to log of an iteration's groups, those that dynamic sampling replaced included.
+def spread_metrics(played: Sequence[GroupedRollout]) -> dict[str, float]:
+    """Metrics of an iteration's groups, including those that dynamic sampling replaced.
 
     ``zero_std_frac``: share of the groups whose returns are all equal; ``group_std``: mean
-    deviation of the returns within a group; ``informative_cost``: transitions for each group with
-    spread, if there is one; and where the environment tells success, ``zero_std_expected`` and
-    ``best_group_size`` at the present success rate.
+    deviation of the returns within a group; ``informative_cost``: transitions per group with
+    spread, if any; and if success is known, ``zero_std_expected`` and ``best_group_size`` at the
+    present success rate.
     """
     returns = torch.cat([part.returns for part in played])  # (n_groups, G)
     valid = torch.isfinite(returns)

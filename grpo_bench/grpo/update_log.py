@@ -1,4 +1,4 @@
-"""What an update writes to the log: means over its minibatches, on the device until the end."""
+"""The log of an update: means over its minibatches, kept on the device until the end."""
 
 from __future__ import annotations
 

@@ -15,15 +15,15 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 class VectorEnvAdapter(VecEnv):
     """Steps a native vector environment directly: no Python loop over environments, no copies.
 
-    Episodes are restarted the way SB3 expects (the observation of a done environment is the first
-    of the next episode, the last one is ``infos[i]["terminal_observation"]``), and counted the
-    way ``VecMonitor`` does (``infos[i]["episode"]``). What an environment of tensors gives comes to
-    the host, where SB3 keeps what it plays. (GRPO leaves it where it is.)
+    Episodes restart as SB3 expects: the observation of a done environment is the first of the next
+    episode, and the last one is ``infos[i]["terminal_observation"]``. They are counted as in
+    ``VecMonitor`` (``infos[i]["episode"]``). Tensors are copied to the host, where SB3 keeps its
+    rollouts. (GRPO leaves them on their device.)
 
     Raises:
         ValueError: at the first step, if the environment's autoreset mode is NEXT_STEP, under which
-            SB3 would train on the ignored step after each episode. (GRPO, which starts episodes
-            itself, takes such an environment.)
+            SB3 would train on the ignored step after each episode. (GRPO starts episodes itself
+            and accepts such an environment.)
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -88,8 +88,8 @@ class VectorEnvAdapter(VecEnv):
     def env_method(
         self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
     ) -> list[Any]:
-        """Calls the vector environment's method once. A batch of one result for each
-        sub-environment is taken apart; anything else is every sub-environment's result."""
+        """Calls the vector environment's method once. A result with one entry for each
+        sub-environment is split; any other is the result of every sub-environment."""
         result = getattr(self.env.unwrapped, method_name)(*args, **kwargs)
         chosen = list(self._get_indices(indices))
         if isinstance(result, np.ndarray | tuple | list) and len(result) == self.num_envs:
@@ -119,13 +119,13 @@ class VectorEnvAdapter(VecEnv):
 
 
 def tensor_device(env: VectorEnv[Any, Any, Any]) -> torch.device | None:
-    """Where an environment's observations and actions are tensors; None: they are arrays."""
+    """The device of an environment's observations and actions; None: they are arrays."""
     device = getattr(env.unwrapped, "device", None)
     return device if isinstance(device, torch.device) else None
 
 
 def to_host(values: Any) -> Any:
-    """Tensors as arrays, also those in tuples and dicts; all else as it is."""
+    """Tensors as arrays, also in tuples and dicts; other values unchanged."""
     if isinstance(values, torch.Tensor):
         return values.numpy(force=True)
     if isinstance(values, dict):
@@ -141,12 +141,12 @@ def takes_problem_ids(env: VectorEnv[Any, Any, Any]) -> bool:
 def infos_apart(infos: dict[str, Any], which: np.ndarray) -> list[dict[str, Any]]:
     """Gymnasium's batched infos as a dict of Python values for each sub-environment.
 
-    A column is taken apart at a time: this runs at every step, for each of thousands of episodes.
+    It splits column by column, for speed: this runs at every step, for thousands of episodes.
 
     Args:
-        infos: arrays (n, ...); key k is there for the sub-environments that the mask ``_k`` (n,)
-            names, or for all where there is no such mask. What is no array is left out.
-        which: (n,) bool; the others' dicts are empty.
+        infos: arrays (n, ...); the mask ``_k`` (n,) says which sub-environments have key k, all if
+            there is no mask. Other values than arrays are left out.
+        which: (n,) bool; the dicts of the others are empty.
     """
     each: list[dict[str, Any]] = [{} for _ in which]
     for name, values in infos.items():
@@ -159,7 +159,7 @@ def infos_apart(infos: dict[str, Any], which: np.ndarray) -> list[dict[str, Any]
 
 
 def _plain(values: np.ndarray) -> list[Any]:
-    """An array (n, ...) as a list of n, numbers as Python's."""
+    """An array (n, ...) as a list of n Python numbers or arrays."""
     if values.ndim == 1 and values.dtype != object:
         return values.tolist()
     return [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -181,10 +181,10 @@ def base_vec_env(env: VecEnv) -> VecEnv:
 
 
 def seed_sub_environments(env: VecEnv, sequence: np.random.SeedSequence) -> None:
-    """Give each sub-environment a random stream of its own at the next reset.
+    """Give each sub-environment its own random stream at the next reset.
 
-    ``VecEnv.seed(s)`` gives sub-environment i the seed s + i, so that neighbouring seeds train on
-    mostly the same problems (SB3 #2268).
+    ``VecEnv.seed(s)`` gives sub-environment i the seed s + i, so neighbouring seeds train on mostly
+    the same problems (SB3 #2268).
     """
     base = base_vec_env(env)
     base._seeds = [int(seed) for seed in sequence.generate_state(base.num_envs)]

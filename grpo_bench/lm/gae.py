@@ -1,9 +1,9 @@
-"""The mathematics that PPO has and GRPO lacks: rewards, advantages and values of single tokens.
+"""Rewards and advantages of single tokens, for PPO: generalised advantage estimation.
 
-Pure functions of (n, T) tensors, a row for each completion, padded on the right; ``mask`` says
-which tokens there are. What stands beyond them counts nowhere, a NaN neither, and what is returned
-is 0 there. The last token of a row ends its episode, an EOS or not: running out of tokens is part
-of the task, so nothing is bootstrapped.
+Pure functions of (n, T) tensors, one row for each completion, padded on the right; ``mask`` marks
+the real tokens. Values outside the mask are ignored, even NaN, and results are 0 there. The last
+token of a row ends its episode, with or without an EOS. Running out of tokens is part of the task,
+so nothing is bootstrapped.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EPS = 1e-8  # added to a standard deviation, as SB3 does
+EPS = 1e-8  # added to a standard deviation, as in SB3
 
 
 def token_rewards(outcome: Tensor, penalties: Tensor | None, mask: Tensor) -> Tensor:
-    """Rewards of tokens (n, T): a completion is paid at its last one, less each token's penalty.
+    """Rewards of tokens (n, T): the outcome at the last token, minus the penalty of each token.
 
     Args:
         outcome: (n,) the reward of each completion.
-        penalties: (n, T) taken off, such as kl_coef (log pi - log pi_ref), or None. With them the
-            return holds the KL of all later tokens, which no term of the loss does.
+        penalties: (n, T) such as kl_coef (log pi - log pi_ref), or None. With them the return of a
+            token includes the KL of all later tokens, unlike a KL term in the loss.
         mask: (n, T) bool.
 
     Raises:
@@ -39,18 +39,18 @@ def token_rewards(outcome: Tensor, penalties: Tensor | None, mask: Tensor) -> Te
 def gae(
     rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda: float
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimates, and the returns that the critic learns.
+    """Generalised advantage estimates, and the returns for the critic.
 
         delta_t = r_t + gamma V_{t+1} - V_t                   V = 0 after the last token
         A_t     = delta_t + gamma lambda A_{t+1}              arXiv 1506.02438, eq. 16
-        R_t     = A_t + V_t                                   the lambda-return, as SB3 takes it
+        R_t     = A_t + V_t                                   the lambda-return, as in SB3
 
-    With lambda = 1 that is the discounted sum of the rewards to come, less V_t; with lambda = 0 it
-    is delta_t.
+    With lambda = 1, A_t is the discounted sum of the following rewards minus V_t; with lambda = 0
+    it is delta_t.
 
     Args:
         rewards: (n, T) for each token.
-        values: (n, T) of the state in which each token was chosen, before it.
+        values: (n, T) of the state before each token.
         mask: (n, T) bool.
         gamma, gae_lambda: from 0 to 1.
 
@@ -73,18 +73,17 @@ def gae(
     advantages = torch.zeros_like(delta)
     running = delta.new_zeros(len(delta))
     for t in reversed(range(delta.shape[1])):
-        # beyond the end delta is 0, so it is still 0 where the last token begins
+        # outside the mask delta is 0, so the sum starts at 0 at the last token
         running = delta[:, t] + gamma * gae_lambda * running
         advantages[:, t] = running
     return advantages, advantages + values
 
 
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
-    """(A - mean) / (std + 1e-8) over all tokens given, (n, T), as SB3's ``normalize_advantage``:
-    the deviation has Bessel's correction, and one token alone stays as it is.
+    """(A - mean) / (std + 1e-8) over all tokens, (n, T), as SB3's ``normalize_advantage``: the
+    deviation has Bessel's correction, and a single token stays unchanged.
 
-    Whoever trains with several processes gives the advantages of them all: the mean of a part is
-    another.
+    With several processes, pass the advantages of all of them, since the mean is over all.
     """
     count = mask.sum()
     kept = torch.where(mask, advantages, 0.0)

@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from grpo_bench.grpo.choices import check_choice
 from grpo_bench.lm.lora import Lora, add_lora
 from grpo_bench.lm.shapes import SHAPES, byte_tokenizer, random_model
 from grpo_bench.lm.smollm2 import cache_folder, converted, gguf_file
@@ -94,8 +95,7 @@ def check_source(source: str, dtype: str) -> None:
     Raises:
         ValueError: as ``load_model``.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"model.dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
+    check_choice("model.dtype", dtype, DTYPES)
     if source == SMOLLM2:
         gguf_file()
     elif source not in SHAPES:

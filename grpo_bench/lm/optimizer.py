@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.adamw import adamw
 
+from grpo_bench.grpo.choices import choice
+
 BUCKET = 2**25  # elements whose gradients are in float32 at one time: 128 MiB
 
 
@@ -178,9 +180,8 @@ def make_optimizer(
     Raises:
         ValueError: there is none of that name, or it cannot run here, or nothing is trained.
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
+    make = choice("optimizer", name, OPTIMIZERS)
     trained = [weight for weight in weights if weight.requires_grad]
     if not trained:
         raise ValueError("model: nothing in it is trained, expected a weight that requires_grad")
-    return OPTIMIZERS[name](trained, lr=learning_rate, weight_decay=weight_decay)
+    return make(trained, lr=learning_rate, weight_decay=weight_decay)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from grpo_bench.grpo.choices import check_choice
 from grpo_bench.grpo.seeds import integer_seed
 from grpo_bench.lm.critics import Critic, make_critic
 from grpo_bench.lm.lora import Lora, Reference
@@ -101,10 +102,7 @@ def check_config(config: Config) -> None:
         check_sharded(ranks)
     check_backend(env["generation"]["backend"], ranks)
     check_source(model["source"], model["dtype"])
-    if model["optimizer"] not in OPTIMIZERS:
-        raise ValueError(
-            f"model.optimizer={model['optimizer']!r}: expected one of {', '.join(OPTIMIZERS)}"
-        )
+    check_choice("model.optimizer", model["optimizer"], OPTIMIZERS)
     task = task_of(env)
     task.chats(task.problem_ids("train")[:1], env["examples"])
 

@@ -1,7 +1,7 @@
-"""What a rollout teaches, token by token: advantages from groups, or from a critic.
+"""The learning signal of a rollout: the advantages of its tokens, from groups or from a critic.
 
-Rewards are those of all processes in order, (n_all,), so that every mean and deviation is global;
-a signal is of this process's own completions, (n, ...).
+Rewards are those of all processes in order, (n_all,), so every mean and deviation is global. A
+signal is for this process's own completions, (n, ...).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from grpo_bench.lm.settings import Settings
 
 @dataclass(frozen=True)
 class Signal:
-    """Of n completions in group order, padded to T tokens."""
+    """The advantages of n completions in group order, padded to T tokens."""
 
     group_size: int
     mask: Tensor  # (n, T) bool, the tokens that are trained on
     advantages: Tensor  # (n,) or (n, T)
-    ref_logp: Tensor | None = None  # (n, T) where there is a reference
-    returns: Tensor | None = None  # (n, T) where there is a critic: what it has to learn
-    old_values: Tensor | None = None  # (n, T) and what it said
+    ref_logp: Tensor | None = None  # (n, T) with a reference
+    returns: Tensor | None = None  # (n, T) with a critic: its targets
+    old_values: Tensor | None = None  # (n, T) with a critic: its values at sampling
 
     def rows(self, groups: list[int]) -> Tensor:
         """The rows of some groups, in that order."""
@@ -48,8 +48,8 @@ def group_signal(
     s: Settings,
     world: World,
 ) -> Signal:
-    """GRPO's: one advantage for each completion, from the rewards of its group, and from the KL
-    where it is taken off the return."""
+    """For GRPO: one advantage for each completion, from the rewards of its group, and from the KL
+    if that is subtracted from the return."""
     groups = rewards.view(-1, s.group_size)
     advantages = group_advantages(groups, s.baseline, s.ddof, s.eps)  # (P, G)
     if penalties is not None:
@@ -70,11 +70,11 @@ def critic_signal(
     s: Settings,
     world: World,
 ) -> Signal:
-    """PPO's: an advantage for each token by generalised advantage estimation, whitened over all
+    """For PPO: an advantage for each token by generalised advantage estimation, whitened over the
     tokens of all processes.
 
     Args:
-        values: (n, T) what the critic said before each token.
+        values: (n, T) of the critic, before each token.
     """
     mask = completions.mask
     paid = token_rewards(own_rows(rewards, world), penalties, mask)
@@ -85,8 +85,8 @@ def critic_signal(
 
 
 def penalties_of(completions: Completions, ref_logp: Tensor | None, s: Settings) -> Tensor | None:
-    """What the KL takes off the return at each token, (n, T), at sampling; None for a form of the
-    KL that is no part of the return."""
+    """The KL of each token to subtract from the return, (n, T), at sampling; None if the KL is not
+    part of the return."""
     if ref_logp is None or not s.kl_in("return"):
         return None
     old = completions.logp
@@ -94,5 +94,5 @@ def penalties_of(completions: Completions, ref_logp: Tensor | None, s: Settings)
 
 
 def own_rows(rows: Tensor, world: World) -> Tensor:
-    """This process's rows of all processes' (n_all, ...)."""
+    """This process's rows of the rows of all processes, (n_all, ...)."""
     return rows[world.own(len(rows))]

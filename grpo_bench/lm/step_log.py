@@ -1,4 +1,4 @@
-"""What is logged of an update: sums over its micro-batches, means at the end."""
+"""The log of an update: sums over its micro-batches, means at the end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from grpo_bench.lm.signals import Signal
 class StepLog:
     """Sums over the tokens of an update's micro-batches, on the device until the end.
 
-    Of groups that teach nothing no log-probabilities are taken, so ``approx_kl`` and
-    ``logp_mismatch`` are means over the tokens of the others.
+    Groups without a gradient are skipped, so ``approx_kl`` and ``logp_mismatch`` are means over the
+    tokens of the others.
     """
 
     def __init__(self) -> None:
@@ -25,8 +25,8 @@ class StepLog:
         self.grad_norms: list[Tensor] = []
 
     def add_minibatch(self, mask: Tensor) -> None:
-        """The tokens of a step, (n, T) bool, also of groups that teach nothing and are left out:
-        none of theirs is clipped, since their advantages are 0."""
+        """The tokens of a step, (n, T) bool, including skipped groups: their advantages are 0, so
+        none of their tokens is clipped."""
         self._count("step_tokens", mask.sum())
 
     def add(
@@ -59,7 +59,7 @@ class StepLog:
         self._count("value_loss", loss)
 
     def add_loss(self, loss: Tensor) -> None:
-        """What a critic that is a network of its own adds to the loss of a micro-batch."""
+        """The loss of a separate critic in a micro-batch."""
         self._count("loss", loss)
 
     def add_step(self, grad_norm: Tensor) -> None:

@@ -1,8 +1,7 @@
 """GRPO and PPO on a causal language model. ``update`` is the algorithm, top to bottom.
 
-Both play the same groups of completions with the same generation, take the same minibatches and
-micro-batches, and share clipping, KL and optimiser. What differs is where the advantages come from:
-the other completions of the group, or a critic.
+Both use the same groups of completions, minibatches, micro-batches, loss and optimiser. They differ
+in the source of the advantages: the other completions of the group, or a critic.
 """
 
 from __future__ import annotations
@@ -48,20 +47,20 @@ Config = dict[str, Any]
 
 
 class Trainer:
-    """A policy, what it is trained with, and one iteration of its training.
+    """Trains a policy, one iteration at a time.
 
     Args:
         lm: the policy.
-        task: what it is asked.
+        task: the problems and their scores.
         settings: of the algorithm.
         env: the ``env`` group of the configuration: generation and batches.
         optimizer: a name in ``optimizer.OPTIMIZERS``.
         critic: of PPO; see ``critics.make_critic``.
-        reference: where ``settings.kl`` asks for one.
-        seed: of the run; problems and tokens have streams of their own.
+        reference: if ``settings.kl`` needs one.
+        seed: of the run; problems and tokens have separate streams.
         world: the processes that train together.
-        phases: the clock; ``generation``, ``scoring``, ``logprobs`` (of the reference), ``critic``
-            (its values, its loss, its step) and ``update`` are counted.
+        phases: the clock of ``generation``, ``scoring``, ``logprobs`` (of the reference),
+            ``critic`` (its values, loss and step) and ``update``.
 
     Raises:
         ValueError: a model for which generation or log-probabilities would be wrong, or groups
@@ -122,8 +121,8 @@ class Trainer:
     # -- the rollout ------------------------------------------------------------------------------
 
     def collect(self) -> Rollout:
-        """Groups of completions of new problems, judged. Dynamic sampling (DAPO, arXiv 2503.14476)
-        replaces those whose outcomes are all alike, at most ``max_refills`` times."""
+        """Groups of scored completions of new problems. Dynamic sampling (DAPO, arXiv 2503.14476)
+        replaces groups whose outcomes are all alike, in at most ``max_refills`` rounds."""
         rollout = self._play(self.n_problems)
         for _ in range(self.settings.max_refills):
             flat = without_spread_of_success(rollout, self.settings.spread_tol)
@@ -136,7 +135,7 @@ class Trainer:
         return rollout
 
     def _play(self, n_problems: int) -> Rollout:
-        """That many groups, of which this is one rank's part."""
+        """This rank's part of ``n_problems`` groups."""
         ids = self.task.sample(self.problem_rng, n_problems)[self.world.own(n_problems)]
         with self.phases("generation"), whole(self.lm.model):
             prompts = self.task.prompts(ids)
@@ -160,10 +159,10 @@ class Trainer:
         """``n_epochs`` passes over the rollout in minibatches of whole groups.
 
         Args:
-            remaining: of the learning rate, from 1 to 0.
+            remaining: the share of the learning rate, from 1 to 0.
 
         Returns:
-            Metrics, by the names of the Gym track.
+            Metrics, with the names of the Gym track.
 
         Raises:
             FloatingPointError: the loss is not finite; the weights are lost.
@@ -202,7 +201,7 @@ class Trainer:
             part = rollout.of_groups([groups[i] for i in chosen])
             places = signal.rows(chosen)
             self._backward(part, signal.of(rows[places]), weights[places], log)
-        if units(self.lm.model):  # each pass is a meeting: who is done makes passes that weigh 0
+        if units(self.lm.model):  # ranks pass together: a rank that is done adds passes of weight 0
             for _ in range(self.world.most(len(batches)) - len(batches)):
                 self._backward(part, signal.of(rows[places]), 0 * weights[places], StepLog())
         with self.phases("update"):
@@ -277,7 +276,7 @@ class Trainer:
     # -- the pieces of an update ------------------------------------------------------------------
 
     def _signal(self, rollout: Rollout, ref_logp: Tensor | None) -> Signal:
-        """What a rollout teaches: advantages, and for a critic returns."""
+        """The advantages of a rollout, and the returns for a critic."""
         s, completions = self.settings, rollout.completions
         rewards = torch.from_numpy(rollout.outcome.reward).float().to(completions.ids.device)
         rewards = self.world.gather(rewards)  # of all ranks
@@ -292,7 +291,7 @@ class Trainer:
         return signal
 
     def _old_values(self, rollout: Rollout) -> Tensor:
-        """What the critic says of the state before each token, (n, T)."""
+        """The critic's value of the state before each token, (n, T)."""
         assert self.critic is not None
         values = torch.zeros_like(rollout.completions.logp)
         model, trunk = self.lm.model, self.critic.trunk
@@ -304,7 +303,7 @@ class Trainer:
         return values
 
     def _reference_logp(self, rollout: Rollout) -> Tensor | None:
-        """Of each token under the reference, (n, T)."""
+        """The log-probability of each token under the reference, (n, T)."""
         if self.reference is None:
             return None
         logp = torch.zeros_like(rollout.completions.logp)
@@ -317,7 +316,7 @@ class Trainer:
         return logp
 
     def _check_group_fits(self) -> None:
-        """A group is never split. To find that out after hours would lose them."""
+        """A group is never split, so check now that the longest fits, not hours later."""
         group_size = self.settings.group_size
         longest = len(self.task.longest_prompt()) + group_size * (self.max_new_tokens - 1)
         if longest > self.max_tokens:
@@ -327,9 +326,8 @@ class Trainer:
             )
 
     def _with_gradient(self, signal: Signal, groups: list[int]) -> list[int]:
-        """The places of those groups of a step that change its gradient, one at least: without a
-        critic, and with neither KL nor entropy in the loss, a group whose advantages are all 0
-        would only add zeros to it."""
+        """The places of the groups of a step that contribute to its gradient, at least one. Without
+        critic, KL and entropy in the loss, a group whose advantages are all 0 adds only zeros."""
         s = self.settings
         if self.critic is not None or s.kl_in("loss") or s.ent_coef:
             return list(range(len(groups)))
@@ -346,7 +344,7 @@ class Trainer:
             yield part.tolist()
 
     def _weights(self, mask: Tensor) -> Tensor:
-        """Of each token in the loss of a step, whose rollouts on all ranks these are a part of."""
+        """The weight of each token in the loss of a step, which spans the rollouts of all ranks."""
         everyone = self.world.gather(mask)
         weights = aggregation_weights(everyone, self.settings.aggregation, self.settings.max_len)
         return own_rows(weights, self.world)[:, : mask.shape[1]]

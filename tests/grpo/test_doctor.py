@@ -283,7 +283,7 @@ def test_what_makes_training_meaningless_is_an_error_with_the_remedy_in_it():
     with pytest.raises(ValueError, match=r"batch_size=6: .*whole groups of 4 .*: 4, 8$"):
         walker(batch_size=6)
     bad = OneStep(spaces.Discrete(2), UNIT, lambda seen, action: math.nan)
-    with pytest.raises(ValueError, match=r"not finite: .*; mend the reward, or pass nan_reward="):
+    with pytest.raises(ValueError, match=r"not finite: .*; fix the reward, or pass nan_reward="):
         GRPO("MlpPolicy", bad, **SMALL).learn(1)
     drifting = OneStep(spaces.Discrete(2), UNIT, lambda seen, action: 0.0)
     reset = drifting.reset

@@ -129,5 +129,5 @@ def test_streams():
     )
     integers = {integer_seed(seed, name) for seed in SEEDS for name in STREAMS}
     assert len(integers) == len(drawn) and all(0 <= i < 2**31 for i in integers)
-    with pytest.raises(ValueError, match="stream 'problem': expected one of policy"):
+    with pytest.raises(ValueError, match="stream='problem': expected one of policy"):
         stream(0, "problem")
