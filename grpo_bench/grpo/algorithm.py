@@ -100,11 +100,9 @@ class GRPO(GroupAlgorithm):
     # -- SB3's hooks ------------------------------------------------------------------------------
 
     def _setup_model(self) -> None:
-        kl = (
-            self.settings.kl
-        )  # also checks a loaded model, whose options come after the constructor
+        settings = self.settings  # a loaded model has its options only now: this checks them
         super()._setup_model()
-        if kl != "none":
+        if settings.kl != "none":
             self.reference = frozen_copy(self.policy)
 
     def _before_training(self) -> None:

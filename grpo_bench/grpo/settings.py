@@ -34,29 +34,32 @@ def option(default: Any, meaning: str, check: Check) -> Any:
 # -- checks of one value --------------------------------------------------------------------------
 
 
-def whole(least: int, optional: bool = False) -> Check:
-    """A whole number, or with ``optional`` None."""
-
-    def check(name: str, value: Any) -> None:
-        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not (optional and value is None) and not (is_whole and value >= least):
-            raise ValueError(f"{name}={value}: expected a whole number, at least {least}")
-
-    return check
-
-
 def number(
-    expected: str, valid: Callable[[Any], bool], optional: bool = False, schedule: bool = False
+    expected: str,
+    valid: Callable[[Any], bool],
+    kind: type = Real,
+    optional: bool = False,
+    schedule: bool = False,
 ) -> Check:
-    """A number for which ``valid`` holds, or with ``schedule`` a function of the progress."""
+    """A number for which ``valid`` holds; with ``optional`` None, with ``schedule`` a function."""
 
     def check(name: str, value: Any) -> None:
-        allowed = (optional and value is None) or (schedule and callable(value))
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not allowed and not (is_number and valid(value)):
+        if (optional and value is None) or (schedule and callable(value)):
+            return
+        if isinstance(value, bool) or not (isinstance(value, kind) and valid(value)):
             raise ValueError(f"{name}={value}: expected {expected}")
 
     return check
+
+
+def whole(least: int, optional: bool = False) -> Check:
+    """A whole number."""
+    return number(f"a whole number, at least {least}", lambda x: x >= least, Integral, optional)
+
+
+def positive(**allowed: bool) -> Check:
+    """A number above 0."""
+    return number("a number, more than 0", lambda x: x > 0, **allowed)
 
 
 def one_of(*names: str) -> Check:
@@ -65,7 +68,7 @@ def one_of(*names: str) -> Check:
 
 
 def named(name: str, value: Any) -> None:
-    """A name in the table of the option, as the table is now."""
+    """A name that is now in the table of this option."""
     check_choice(name, value, tables()[name])
 
 
@@ -75,33 +78,21 @@ def flag(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: expected True or False")
 
 
-def bessel(name: str, value: Any) -> None:
-    """0 or 1."""
-    if type(value) is not int or value not in (0, 1):
-        raise ValueError(f"{name}={value}: expected 0 (population) or 1 (Bessel)")
-
-
 not_negative = number("a finite number, 0 or more", lambda x: 0 <= x < math.inf)
-positive = number("a number, more than 0", lambda x: x > 0)
-bound = number("a number, more than 0", lambda x: x > 0, schedule=True)
-high_bound = number("a number, more than 0", lambda x: x > 0, optional=True, schedule=True)
+bessel = number("0 (population) or 1 (Bessel)", lambda x: x in (0, 1), Integral)
 above_1 = number("more than 1, or none", lambda x: x > 1, optional=True)
 share = number("more than 0, at most 1", lambda x: 0 < x <= 1)
+count, count_or_none = whole(1), whole(1, optional=True)
 
 
 def tables() -> dict[str, Mapping[str, Any]]:
-    """The formulas that can be chosen by name, by option."""
+    """The tables of formulas, by the option that chooses from them."""
     from grpo_bench.grpo.advantages import BASELINES
     from grpo_bench.grpo.kl import FORMS
     from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES
 
-    return {
-        "surrogate": SURROGATES,
-        "ratio": RATIOS,
-        "aggregation": AGGREGATIONS,
-        "baseline": BASELINES,
-        "kl": {"none": None, **FORMS},
-    }
+    named = {"surrogate": SURROGATES, "ratio": RATIOS, "aggregation": AGGREGATIONS}
+    return {**named, "baseline": BASELINES, "kl": {"none": None, **FORMS}}
 
 
 # -- the options ----------------------------------------------------------------------------------
@@ -112,80 +103,60 @@ class Settings:
     """The options of an update.
 
     Raises:
-        ValueError: names the first option that is out of range, or the first combination that
-            makes no sense.
+        ValueError: an option is out of range, or two options contradict each other.
     """
 
-    group_size: int = option(8, "G, rollouts of each problem, at least 2", whole(2))
+    # the rollouts of an iteration, and the steps on them
+    group_size: int = option(8, "G, rollouts of each problem", whole(2))
     n_problems: int | None = option(
-        None,
-        "groups per iteration; None: 32, or as many as fill the sub-environments",
-        whole(1, optional=True),
+        None, "groups per iteration; None: 32, or as many as fill the environments", count_or_none
     )
     batch_size: int | None = option(
-        None,
-        "rollouts per gradient step, in whole groups; None: all of the iteration",
-        whole(1, optional=True),
+        None, "rollouts per gradient step, in whole groups; None: all", count_or_none
     )
-    n_epochs: int = option(1, "passes over the iteration's rollouts", whole(1))
+    n_epochs: int = option(1, "passes over the rollouts", count)
+    max_grad_norm: float = option(0.5, "the gradient's norm is clipped to it", positive())
+    # the surrogate: grpo.objectives
     clip_range: float | Schedule = option(  # noqa: RUF009 (it makes a field)
-        0.2, "the ratio is clipped to [1 - clip_range, 1 + clip_range_high]", bound
+        0.2,
+        "the ratio is clipped to [1 - clip_range, 1 + clip_range_high]",
+        positive(schedule=True),
     )
     clip_range_high: float | Schedule | None = option(  # noqa: RUF009
-        None, "the upper range; None: the same as clip_range", high_bound
+        None, "None: the same as clip_range", positive(schedule=True, optional=True)
     )
     clip_dual: float | None = option(
-        None,
-        "the surrogate of a bad action is at least this times its advantage; None: no such floor",
-        above_1,
+        None, "the surrogate of a bad action is at least this times its advantage", above_1
     )
-    surrogate: str = option("clip", "the policy objective: grpo.objectives.SURROGATES", named)
-    ratio: str = option("token", "the importance ratio: grpo.objectives.RATIOS", named)
-    aggregation: str = option(
-        "sequence_mean", "the weight of each action: grpo.objectives.AGGREGATIONS", named
-    )
-    max_len: int | None = option(
-        None, "the length limit by which constant_length divides", whole(1, optional=True)
-    )
-    baseline: str = option("group", "how rewards become advantages: grpo.advantages", named)
-    ddof: int = option(0, "the deviation divides by G - ddof: 0 (population) or 1", bessel)
+    surrogate: str = option("clip", "the objective of an action, in SURROGATES", named)
+    ratio: str = option("token", "the importance ratio, in RATIOS", named)
+    aggregation: str = option("sequence_mean", "the weights of actions, in AGGREGATIONS", named)
+    max_len: int | None = option(None, "the length by which constant_length divides", count_or_none)
+    # the advantages: grpo.advantages
+    baseline: str = option("group", "makes advantages of rewards, in BASELINES", named)
+    ddof: int = option(0, "deviations divide by G - ddof: 0 (population) or 1 (Bessel)", bessel)
     eps: float = option(1e-4, "added to the deviation", not_negative)
     supervision: str = option(
-        "outcome",
-        "outcome: one advantage for a rollout; process: one for each action",
-        one_of("outcome", "process"),
+        "outcome", "advantages of rollouts, or (process) of actions", one_of("outcome", "process")
     )
-    kl: str = option("none", "the KL to the reference policy: none, or grpo.kl.FORMS", named)
-    kl_coef: float = option(0.0, "weight of the KL; 0: measured and logged only", not_negative)
-    ref_update_interval: int | None = option(
-        None,
-        "iterations after which the reference moves towards the policy; None: never",
-        whole(1, optional=True),
-    )
-    ref_tau: float = option(
-        1.0, "how far it moves: 1 becomes the policy, less is a moving average", share
-    )
-    ent_coef: float = option(0.0, "weight of the entropy bonus", not_negative)
-    max_grad_norm: float = option(0.5, "the gradient's norm is clipped to it", positive)
     mask_truncated: bool = option(
         False, "rollouts that a time limit cut off count in the baseline, but not in the loss", flag
     )
-    max_refills: int = option(
-        0,
-        "rounds, at most, that replace groups whose outcomes are all alike: grpo.dynamic",
-        whole(0),
-    )
-    spread_tol: float = option(
-        0.0, "outcomes are alike up to this standard deviation", not_negative
-    )
-    mixed_start: bool = option(
-        False, "accept groups whose members start differently, where no start can be repeated", flag
-    )
     nan_reward: str = option(
-        "error",
-        "a return that is not finite is an error, or drop: its rollout leaves the group",
-        one_of("error", "drop"),
+        "error", "for a return that is not finite; or drop the rollout", one_of("error", "drop")
     )
+    # the other terms of the loss: grpo.loss, grpo.kl
+    ent_coef: float = option(0.0, "weight of the entropy bonus", not_negative)
+    kl: str = option("none", "the KL to the reference policy: none, or one of grpo.kl.FORMS", named)
+    kl_coef: float = option(0.0, "weight of the KL; 0: it is only logged", not_negative)
+    ref_update_interval: int | None = option(
+        None, "iterations between moves of the reference to the policy; None: never", count_or_none
+    )
+    ref_tau: float = option(1.0, "how far it moves; below 1: a moving average", share)
+    # the groups: grpo.dynamic, grpo.groups
+    max_refills: int = option(0, "at most so many rounds replace groups without spread", whole(0))
+    spread_tol: float = option(0.0, "a deviation of outcomes that counts as none", not_negative)
+    mixed_start: bool = option(False, "accept groups whose members start differently", flag)
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -244,25 +215,24 @@ def _contradictions(s: Settings) -> Iterator[str]:
         )
     if s.max_refills and not baseline.needs_spread:
         yield (
-            f"max_refills={s.max_refills} with baseline={s.baseline!r}, to which a group whose "
-            "outcomes are all alike teaches something: expected 0, or a baseline among "
+            f"max_refills={s.max_refills} with baseline={s.baseline!r}, to which a group without "
+            "spread teaches something: expected 0, or a baseline among "
             f"{', '.join(baselines_that('needs_spread'))}"
         )
     if s.max_refills and s.supervision == "process":
         yield (
-            f"max_refills={s.max_refills} with supervision='process': a group whose outcomes are "
-            "all alike still teaches by its steps; expected 0, or supervision='outcome'"
+            f"max_refills={s.max_refills} with supervision='process': a group without spread still "
+            "teaches by its steps; expected 0, or supervision='outcome'"
         )
     if s.spread_tol and not s.max_refills:
         yield f"spread_tol={s.spread_tol} with max_refills=0: nothing is refilled"
-    if s.kl == "none" and s.kl_coef:
-        forms = ", ".join(name for name in tables()["kl"] if name != "none")
-        yield f"kl_coef={s.kl_coef} with kl='none': choose a form among {forms}"
-    if s.kl == "none" and s.ref_update_interval is not None:
-        yield (
-            f"ref_update_interval={s.ref_update_interval} with kl='none': there is no reference "
-            "to move"
-        )
+    if s.kl == "none":
+        if s.kl_coef:
+            forms = ", ".join(list(tables()["kl"])[1:])
+            yield f"kl_coef={s.kl_coef} with kl='none': choose a form among {forms}"
+        if s.ref_update_interval is not None:
+            interval = f"ref_update_interval={s.ref_update_interval}"
+            yield f"{interval} with kl='none': there is no reference to move"
     if s.ref_tau < 1 and s.ref_update_interval is None:
         yield (
             f"ref_tau={s.ref_tau} without ref_update_interval: the reference never moves; a "

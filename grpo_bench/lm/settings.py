@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo_bench.grpo import settings as grpo
 from grpo_bench.grpo.kl import FORMS
-from grpo_bench.grpo.settings import not_negative, number, one_of, option, positive, whole
+from grpo_bench.grpo.settings import count, not_negative, number, one_of, option, positive
 from grpo_bench.lm import critics
 
 GYM_ONLY = {
@@ -21,7 +21,6 @@ GRPO_ONLY = {
 PPO_ONLY = {"critic", "critic_rank", "gamma", "gae_lambda", "vf_coef", "clip_range_vf"}
 
 factor = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
-bound = number("a number, more than 0", lambda x: x > 0, optional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +30,14 @@ class Settings(grpo.Settings):
 
     kind: str = option(MISSING, "grpo or ppo", one_of("grpo", "ppo"))
     learning_rate: float = option(MISSING, "at the start; it falls linearly to 0", not_negative)
-    minibatches: int = option(1, "gradient steps in each pass", whole(1))
+    minibatches: int = option(1, "gradient steps in each pass", count)
     critic: str = option("separate", "the critic's network: lm.critics", one_of(*critics.KINDS))
-    critic_rank: int = option(16, "rank of the adapters of a LoRA critic", whole(1))
+    critic_rank: int = option(16, "rank of the adapters of a LoRA critic", count)
     gamma: float = option(1.0, "discount", factor)
     gae_lambda: float = option(0.95, "generalised advantage estimation's lambda", factor)
-    vf_coef: float = option(0.5, "weight of the value loss", positive)
+    vf_coef: float = option(0.5, "weight of the value loss", positive())
     clip_range_vf: float | None = option(
-        0.2, "values may move by this much; None: as much as they like", bound
+        0.2, "values may move by this much; None: without limit", positive(optional=True)
     )
 
     def __post_init__(self) -> None:
