@@ -210,9 +210,9 @@ def puzzles(kind, tells=True):
 @pytest.mark.parametrize(
     ("kind", "tells", "remedy"),
     [
-        (FAILED, True, "nothing; take easier problems"),
-        (SOLVED, True, "nothing; every rollout succeeds: take harder problems, or stop"),
-        (SOLVED, False, "nothing; if every rollout succeeds.*stop; else take easier"),
+        (FAILED, True, "nothing to learn; use easier problems"),
+        (SOLVED, True, "nothing to learn; every rollout succeeds: use harder problems, or stop"),
+        (SOLVED, False, "nothing to learn; if every rollout succeeds.*stop; else use easier"),
     ],
 )
 def test_no_spread_is_told_after_some_patience(kind, tells, remedy):
