@@ -57,9 +57,9 @@ def whole(least: int, optional: bool = False) -> Check:
     return number(f"a whole number, at least {least}", lambda x: x >= least, Integral, optional)
 
 
-def positive(**allowed: bool) -> Check:
+def positive(optional: bool = False, schedule: bool = False) -> Check:
     """A number above 0."""
-    return number("a number, more than 0", lambda x: x > 0, **allowed)
+    return number("a number, more than 0", lambda x: x > 0, Real, optional, schedule)
 
 
 def one_of(*names: str) -> Check:
@@ -91,8 +91,13 @@ def tables() -> dict[str, Mapping[str, Any]]:
     from grpo_bench.grpo.kl import FORMS
     from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES
 
-    named = {"surrogate": SURROGATES, "ratio": RATIOS, "aggregation": AGGREGATIONS}
-    return {**named, "baseline": BASELINES, "kl": {"none": None, **FORMS}}
+    return {
+        "surrogate": SURROGATES,
+        "ratio": RATIOS,
+        "aggregation": AGGREGATIONS,
+        "baseline": BASELINES,
+        "kl": {"none": None, **FORMS},
+    }
 
 
 # -- the options ----------------------------------------------------------------------------------
