@@ -302,21 +302,13 @@ def test_wrappers_of_sb3_go_around_it(mode, make):
 
 @both_modes
 def test_ppo_learns_through_it(mode):
-    env = gym.make_vec(
-        "GRPO-VLM-v0", 64, source="synthetic", difficulty=0.0, n_choices=2, embed_dim=6,
-        autoreset_mode=mode,
-    )  # fmt: skip
-    model = PPO(
-        "MlpPolicy",
-        VectorEnvAdapter(env),
-        n_steps=8,
-        batch_size=128,
-        n_epochs=5,
-        learning_rate=1e-2,
-        seed=0,
-    )
-    model.learn(64 * 8 * 40)
+    """Measured with 5 seeds: 0.98 to 1.0, the best there is, after 16 iterations; with a learning
+    rate of 0, or with each reward paid to the next sub-environment, -0.2 to 0.35."""
+    options = {"source": "synthetic", "difficulty": 0.0, "n_choices": 2, "embed_dim": 6}
+    env = VectorEnvAdapter(gym.make_vec("GRPO-VLM-v0", 64, autoreset_mode=mode, **options))
+    model = PPO("MlpPolicy", env, n_steps=8, batch_size=128, n_epochs=5, learning_rate=3e-3, seed=0)
+    model.learn(64 * 8 * 16)
     rewards = [episode["r"] for episode in model.ep_info_buffer]
-    assert len(rewards) == 100 and np.mean(rewards) > 0.55, "random: 0.25, deviation 0.075"
-    mean, _ = evaluate_policy(model, VectorEnvAdapter(env), n_eval_episodes=200, warn=False)
-    assert mean > 0.55
+    assert len(rewards) == 100 and np.mean(rewards) > 0.7
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=200, warn=False)
+    assert mean > 0.7

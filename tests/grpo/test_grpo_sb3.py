@@ -1,5 +1,8 @@
 """GRPO under SB3's own conventions: spaces, policies, environments, predict."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -38,18 +41,28 @@ class IdentityBox(OneStep):
         super().__init__(UNIT, UNIT, lambda seen, action: -float(np.abs(seen - action).sum()))
 
 
+class Identity(NamedTuple):
+    make: Callable[[], gym.Env]
+    iterations: int
+    wanted: float  # the mean reward of 100 episodes
+
+
+# Measured with 4 seeds (Box: 6): 1.0 after 8 and after 16 iterations; untrained 0 to 0.6; with
+# rewards of the opposite sign 0. Box: -0.09 to -0.43; untrained -0.92 to -1.06; opposite -2.9.
 IDENTITIES = {
-    "Discrete": (lambda: IdentityEnv(dim=4, ep_length=1), 0.95),
-    "MultiDiscrete": (lambda: IdentityEnvMultiDiscrete(dim=3, ep_length=1), 0.9),
-    "MultiBinary": (lambda: IdentityEnvMultiBinary(dim=2, ep_length=1), 0.9),
-    "Box": (IdentityBox, -0.3),  # the untrained policy has -2 in the mean
+    "Discrete": Identity(lambda: IdentityEnv(dim=4, ep_length=1), 16, 0.8),
+    "MultiDiscrete": Identity(lambda: IdentityEnvMultiDiscrete(dim=3, ep_length=1), 16, 0.8),
+    "MultiBinary": Identity(lambda: IdentityEnvMultiBinary(dim=2, ep_length=1), 16, 0.8),
+    "Box": Identity(IdentityBox, 40, -0.7),
 }
 
 
+@pytest.mark.filterwarnings("ignore::grpo_bench.grpo.doctor.DoctorWarning")  # all is learned
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", IDENTITIES)
-def test_identity_environments_are_learned(name):
+def test_identity_environments_are_learned(name, seed):
     """SB3's own draw their observations from a stream that no seed reaches: mixed starts."""
-    make, wanted = IDENTITIES[name]
+    make, iterations, wanted = IDENTITIES[name]
     model = GRPO(
         "MlpPolicy",
         DummyVecEnv([make] * 16),
@@ -59,9 +72,9 @@ def test_identity_environments_are_learned(name):
         n_epochs=4,
         max_grad_norm=10.0,
         mixed_start=name != "Box",
-        seed=0,
+        seed=seed,
     )
-    model.learn(64 * 60)
+    model.learn(64 * iterations)
     mean, _ = evaluate_policy(model, DummyVecEnv([lambda: Monitor(make())]), n_eval_episodes=100)
     assert mean > wanted
 

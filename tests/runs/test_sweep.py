@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,6 +25,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from support.configs import SHORT_WARMUP, config, evaluate_few_problems
+from support.interrupts import hear_interrupts
 
 from grpo_bench.meter import provenance
 from grpo_bench.meter.memory import map_pages_of, resident_bytes
@@ -40,6 +42,7 @@ from grpo_bench.training.warmup import warmed_up
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and signals")
 QUICK = ["env=vlm", "budget.transitions=2048", "budget.evaluations=1"]
 LONG = ["env=vlm", "budget.transitions=100_000_000"]
+STARTED: list[subprocess.Popen[str]] = []
 AS_THEY_SAY = ["budget=smoke", "tuned=none", "results=runs"]  # as ``config`` has it
 
 
@@ -66,7 +69,9 @@ def claimed(settings: dict[str, Any]) -> Run:
     return run
 
 
-def wait_until(condition: Any, seconds: float = 60.0) -> None:
+def wait_until(condition: Any, seconds: float = 300.0) -> None:
+    """So long only so that a test that fails ends: a start takes a second, or a minute where many
+    wait for the processor."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -77,18 +82,33 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     line = [sys.executable, "-m", "grpo_bench.run", *arguments, *AS_THEY_SAY]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     # a group of its own, as in a terminal: Ctrl-C goes to all of it
-    return subprocess.Popen(line, cwd=folder, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload, no-any-return]
+    process = subprocess.Popen(  # type: ignore[call-overload]
+        line, cwd=folder, text=True, start_new_session=True, preexec_fn=hear_interrupts, **pipes
+    )
+    STARTED.append(process)
+    return process  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs_on() -> Iterator[None]:
+    """A test that fails leaves no sweep behind."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def stopped(process: subprocess.Popen[str], number: int) -> str:
-    """What it says when it is sent that signal; again if nothing happens, for Python drops the
-    exception of one that comes while it is in a callback of its own."""
-    while True:
+    """The output of a process that gets this signal. The signal is repeated if nothing happens:
+    Python drops the exception of one that arrives inside a callback of its own."""
+    for _ in range(6):
         os.killpg(process.pid, number)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=20)[0]
-        except subprocess.TimeoutExpired:
-            continue
+    os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError(f"{signal.Signals(number).name} did not stop it: {process.communicate()}")
 
 
 def statuses(results: Path) -> dict[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.interrupts import hear_interrupts, ignore_interrupts
 from support.run_records import record, values
 
 SWEEP = ["-m", "grpo_bench.run", "-m", "env=vlm", "budget=smoke"]
@@ -85,5 +85,17 @@ def test_stopped_programs_say_so(place: Path) -> None:
     )
     for name in ("SIGINT", "SIGTERM"):
         line = [sys.executable, "-c", code.format(name=name)]
-        done = subprocess.run(line, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (130, "Stopped.\n"), signal.Signals[name]
+        done = subprocess.run(line, capture_output=True, text=True, preexec_fn=hear_interrupts)
+        assert (done.returncode, done.stderr) == (130, "Stopped.\n"), name
+
+
+def test_a_program_in_the_background_ignores_ctrl_c() -> None:
+    """As every program that a shell starts with ``&`` or ``nohup``."""
+    code = (
+        "import os, signal\n"
+        "from grpo_bench.runs.stopping import stopping\n"
+        "stopping(lambda: os.kill(os.getpid(), signal.SIGINT))"
+    )
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, preexec_fn=ignore_interrupts)
+    assert (done.returncode, done.stderr) == (0, "")
