@@ -146,18 +146,14 @@ def test_odd_spaces(kind, n):
 # -- every kind of environment --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("env", "policy"),
-    [
-        ("CartPole-v1", "MlpPolicy"),
-        ("GRPO-VLM-v0", "MlpPolicy"),
-        ("grpo_envs:GRPO-VLM-v0", "MlpPolicy"),
-        ("GRPO-Arithmetic-v0", "MultiInputPolicy"),
-    ],
-)
-def test_ids(env, policy):
-    model = GRPO(policy, env, **SMALL)
-    assert model.env.num_envs == (4 if "CartPole" in env else 8)
+OURS = sorted(name for name in gym.registry if name.startswith("GRPO-"))
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "grpo_envs:GRPO-VLM-v0", *OURS])
+def test_ids(env_id):
+    is_dict = isinstance(gym.make(env_id).observation_space, spaces.Dict)
+    model = GRPO("MultiInputPolicy" if is_dict else "MlpPolicy", env_id, **SMALL)
+    assert model.env.num_envs == (4 if "CartPole" in env_id else 8)
     model.learn(1)
     assert model._n_updates == 1
 

@@ -208,7 +208,8 @@ def test_both_algorithms_start_from_the_same_warmed_up_actor(tmp_path: Path) -> 
 
 
 def test_the_warm_up_learns_what_it_is_shown(tmp_path: Path) -> None:
-    """Without noise, 150 steps already give most first digits of the training sums."""
+    """Without noise, 150 steps give most first digits of the training sums: 92 % with each of 3
+    seeds."""
     settings = config(
         tmp_path, "env=arithmetic", "env.warmup.steps=150", "env.warmup.noise=0", "seed=0"
     )
