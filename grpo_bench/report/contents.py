@@ -28,6 +28,7 @@ OWN = {
     "optimizer": "optimiser",
     "rollout": "rollout",
 }
+OWNED = {"grpo": 0, "ppo": 1, "ppo_shared": 2}  # the algorithms that own a colour: its place
 TITLE = "What GRPO trades against PPO in memory, speed and accuracy"
 REST = "rest of the process"
 
@@ -116,16 +117,17 @@ def gather(
 
 
 def coloured(sections: Sequence[Sequence[str]]) -> Iterator[dict[str, int]]:
-    """The places of the colours of labels, section by section: no two of a section share one, and
-    a label keeps the one that it got first, unless another label of its section has it."""
-    first: dict[str, int] = {}
+    """The places of the algorithms' colours, section by section. No two algorithms of a section
+    share one. An algorithm keeps its first colour, unless another of its section has it; GRPO and
+    PPO have the same colours everywhere."""
+    first = dict(OWNED)
     for labels in sections:
         taken: dict[int, str] = {}
         for label in labels:
             if label in first:
                 taken.setdefault(first[label], label)
         kept = set(taken.values())
-        free = (i for i in count() if i not in taken)
+        free = (i for i in count(len(OWNED)) if i not in taken)
         places = {label: first[label] if label in kept else next(free) for label in labels}
         first = places | first
         yield places

@@ -1,4 +1,4 @@
-"""A report as files: one page, and its figures beside it."""
+"""A report as files: one page, and a folder with its figures."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from pathlib import Path
 
 from grpo_bench.records.files import replace
 from grpo_bench.report.contents import Report
-from grpo_bench.report.figures.render import figures
-from grpo_bench.report.page import page
+from grpo_bench.report.figures.files import figure_files
+from grpo_bench.report.page import report_page
 
 PAGE = "report.html"
-FIGURES = "figures"  # the folder beside the page
+FIGURES = "figures"  # the folder next to the page
 
 
 def publish(report: Report, out: Path) -> Path:
     """Write the page of a report and its figures into a folder; the path of the page."""
     (out / FIGURES).mkdir(parents=True, exist_ok=True)
-    for name, data in figures(report).items():
+    for name, data in figure_files(report).items():
         replace(out / FIGURES / name, data)
-    replace(out / PAGE, page(report).encode())
+    replace(out / PAGE, report_page(report).encode())
     return out / PAGE

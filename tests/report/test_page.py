@@ -17,10 +17,13 @@ from support.run_records import record, values
 
 from grpo_bench.records import RecordError
 from grpo_bench.records.errors import load_errors
-from grpo_bench.report.contents import REST, Report, coloured, gather, recorded_parts
-from grpo_bench.report.figures import palette, plots
-from grpo_bench.report.page import charts, elements, page, trades
-from grpo_bench.report.page.tables import _side
+from grpo_bench.report.contents import OWNED, REST, Report, coloured, gather, recorded_parts
+from grpo_bench.report.figures import palette, panels
+from grpo_bench.report.figures.drawing import draw_curves, draw_profiles
+from grpo_bench.report.page import elements, report_page
+from grpo_bench.report.page.charts import chart
+from grpo_bench.report.page.sortable_table import _side
+from grpo_bench.report.page.trade_summary import count_verdicts
 from grpo_bench.report.text.writers import display, without_budget
 
 VOID = {"meta", "link", "input", "wbr"}
@@ -82,7 +85,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 @pytest.fixture(scope="module")
 def text(report: Report) -> str:
-    return page(report)
+    return report_page(report)
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +122,14 @@ def test_what_is_hostile_is_text(text: str, tree: Tree) -> None:
 
 
 def test_the_same_report_gives_the_same_bytes(report: Report, text: str) -> None:
-    assert page(report) == text
+    assert report_page(report) == text
 
 
 def test_elements() -> None:
     made = elements.element("a", "<&", elements.element("path", d="M0"), href='"<', hidden=True)
     assert made == '<a href="&quot;&lt;" hidden>&lt;&amp;<path d="M0"/></a>'
     assert elements.element("input", checked=False, value=None) == "<input>"
-    assert elements.element("rect", x=1.0, y=2.25, class_="p") == '<rect x="1" y="2.2" class="p"/>'
+    assert elements.element("rect", x=1.0, y=2.25, class_="p") == '<rect x="1" y="2.25" class="p"/>'
     assert elements.element("p", "a\0\ud800b", None) == "<p>a\ufffd\ufffdb</p>"
     assert elements.prose("run `a < b` now") == "run <code>a &lt; b</code> now"
 
@@ -165,7 +168,7 @@ def test_numbers_are_sorted_as_numbers(report: Report, tree: Tree) -> None:
 
 
 def test_the_first_screen_has_each_critic(report: Report, tree: Tree) -> None:
-    (titles, *rows) = tree.rows["GRPO beside each critic of PPO"]
+    (titles, *rows) = tree.rows["GRPO compared with each critic of PPO"]
     names = [text for _, text in titles]
     columns = [names.index(name) for name in ("task", "critic", "ok", "PPO ok", "speed ×")]
     assert [tuple(row[i][1] for i in columns) for row in rows] == [
@@ -174,12 +177,12 @@ def test_the_first_screen_has_each_critic(report: Report, tree: Tree) -> None:
         ("vlm", "separate", "2/3", "3/3", "3.00"),
         ("vlm", "shared trunk", "2/3", "3/3", "3.00"),
     ]
-    told = "main. Accuracy after as many transitions: GRPO is ahead in 4 of 4 comparisons. "
+    told = "main. Accuracy after equal transitions: GRPO is ahead in 4 of 4 comparisons. "
     assert told in tree.text
     assert (
-        "Beside PPO, GRPO makes 3.00 times as many transitions per second; its process holds 0.50 "
-        "times as much memory at its peak; policy, critic, reference, gradients and optimiser "
-        "state together are 0."
+        "Compared with PPO, GRPO makes 3.00 times as many transitions per second; its process "
+        "holds 0.50 times as much memory at its peak; policy, critic, reference, gradients and "
+        "optimiser state together are 0."
     ) in tree.text
 
 
@@ -188,17 +191,17 @@ def test_the_first_screen_has_each_critic(report: Report, tree: Tree) -> None:
     [
         (["grpo better"], "GRPO is ahead"),
         (["ppo better", ""], "PPO is ahead"),
-        (["cannot tell (needs 3)"], "the two cannot be told apart"),
-        (["cannot tell"] * 2, "none of 2 comparisons tells the two apart"),
+        (["cannot tell (needs 3)"], "no clear difference"),
+        (["cannot tell"] * 2, "no clear difference in any of 2 comparisons"),
         (["ppo_shared better"] * 2, "PPO is ahead in 2 of 2 comparisons"),
         (
             ["grpo better", "ppo better", "ppo_shared better", "cannot tell"],
-            "GRPO is ahead in 1 of 4 comparisons and PPO in 2; 1 cannot be told apart",
+            "GRPO is ahead in 1 of 4 comparisons and PPO in 2; no clear difference in 1",
         ),
     ],
 )
 def test_verdicts_in_words(verdicts: list[str], expected: str) -> None:
-    assert trades.count_verdicts(pd.Series(verdicts)) == expected
+    assert count_verdicts(pd.Series(verdicts)) == expected
 
 
 def test_notes_stand_where_the_numbers_do(tmp_path: Path) -> None:
@@ -208,14 +211,14 @@ def test_notes_stand_where_the_numbers_do(tmp_path: Path) -> None:
         record(tmp_path / "noisy", "grpo", seed, values(0.5, 2000, 2e8), env="cards")
         record(tmp_path / "noisy", "ppo", seed, values(0.5, 1000, 2e8), env="cards", kind="ppo")
     (tmp_path / "noisy" / "notes.txt").write_text("Other work ran\nMade before", "utf-8")
-    made = page(gather([tmp_path / "main", tmp_path / "noisy"]))
+    made = report_page(gather([tmp_path / "main", tmp_path / "noisy"]))
     tree = Tree(made)
-    (_, *rows) = tree.rows["GRPO beside each critic of PPO"]
+    (_, *rows) = tree.rows["GRPO compared with each critic of PPO"]
     assert [row[0][1] for row in rows] == ["format"] * 2 + ["vlm"] * 2 + ["cards ¹"]
     assert "noisy¹. Accuracy" in tree.text and "main. Accuracy" in tree.text
     first, rest = made.split('<section id="claims">')
     assert "¹ noisy: Other work ran. Made before." in first
-    assert '<text x="118" y="' in rest and ">cards ¹</text>" in rest
+    assert ">cards ¹</text>" in rest
     section = rest.split('<section id="section-noisy">')[1]
     assert section.index("<li>Other work ran</li>") < section.index("<table")
 
@@ -230,7 +233,7 @@ def test_budgets_stand_where_they_tell(tmp_path: Path) -> None:
     record(tmp_path / "main", "grpo", 1, values(0.5, 1000, 2e8), env="cards")
     for budget in ("short", "long"):
         record(tmp_path / "main", "grpo", 1, values(0.5, 1000, 2e8), budget=budget)
-    tree = Tree(page(gather([tmp_path / "main"])))
+    tree = Tree(report_page(gather([tmp_path / "main"])))
     (caption,) = (name for name in tree.rows if name.startswith("Accuracy"))
     assert "budget" not in caption
     (titles, *rows) = tree.rows[caption]
@@ -275,7 +278,7 @@ def test_a_row_leads_to_its_runs(report: Report, text: str, tree: Tree) -> None:
         assert (f"runs-main-{i}", f"{len(group.values)}/{len(group.runs)}") in links
         (block,) = re.findall(rf'<details id="runs-main-{i}" class="runs">.*?</tbody>', text)
         ids = re.findall(r'<tr id="([^"]+)">', block)
-        assert ids == [plots.name_of("run", "main", run) for run in group.runs["run"]]
+        assert ids == [panels.slug("run", "main", run) for run in group.runs["run"]]
     kinds = {row[2][1]: row[2][0]["class"] for row in rows}
     assert kinds == {"3/3": "n", "2/3": "n missing", "1/1": "n"}
 
@@ -303,14 +306,14 @@ def test_a_run_that_failed_is_listed_with_its_reason(tree: Tree) -> None:
     assert cells[6] == f"ValueError: {HOSTILE}"
     assert cells[7].startswith("vlm/grpo/smoke-seed3-")
     ids = {attributes.get("id") for _, attributes in tree.tags}
-    assert plots.name_of("run", "main", cells[7]) in ids
+    assert panels.slug("run", "main", cells[7]) in ids
 
 
 def test_none_failed(tmp_path: Path) -> None:
     record(tmp_path / "only", "grpo", 1, values(0.5, 1000, 200e6))
-    made = page(gather([tmp_path / "only"]))
+    made = report_page(gather([tmp_path / "only"]))
     assert "None: all 1 runs ended ok." in made
-    assert "No runs of grpo beside ppo" in made
+    assert "These records have no runs of both grpo and ppo." in made
     Tree(made)
 
 
@@ -324,7 +327,7 @@ def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
         r for g in report.sections[0].groups for r in g.runs.to_dict("records") if r["problem"]
     )
     assert run["reason"] == run["problem"] and "not JSON" in run["reason"]
-    Tree(page(report))
+    Tree(report_page(report))
 
 
 def test_machines_and_code(tree: Tree) -> None:
@@ -365,51 +368,42 @@ def test_folders_need_names_of_their_own(tmp_path: Path) -> None:
 # -- charts ---------------------------------------------------------------------------------------
 
 
-def test_places_on_a_chart() -> None:
-    two = np.array([0.0, 10.0])
-    line = charts.Line("a", 7, two, two / 10, two / 10, np.array([0.5, 2.0]), ["first", "last"])
-    drawn = charts.line_chart([line], (0, 10), 1.0, "x", "y")
-    left, right = charts.LEFT, charts.WIDTH - charts.RIGHT
-    top, below = charts.TOP, charts.HEIGHT - charts.BOTTOM
-    assert f'<path d="M{left} {below}L{right} {top}" class="line" stroke-dasharray="5 2"/>' in drawn
-    # The upper bound of 2 is cut at 1; then the lower ones, backwards.
-    middle = elements.short((top + below) / 2)
-    assert f'd="M{left} {middle}L{right} {top}L{right} {top}L{left} {below}Z"' in drawn
-    assert f'<circle cx="{right}" cy="{top}" r="2.4" class="dot"><title>last</title>' in drawn
-    assert '<g class="s7 c2">' in drawn
+def test_each_point_says_its_values_and_each_line_can_be_hidden(report: Report) -> None:
+    section = report.sections[0]
+    (panel, *_) = panels.curve_panels(section, "seconds")
+    made = chart("name", "caption", "a & b", lambda axes: draw_curves(axes, panel, section.order))
+    titles = re.findall(r"<title>([^<]*)</title></use>", made)
+    rows = panel.curves.to_dict("records")
+    assert titles == [panels.point_in_words(row, panel) for row in rows]
+    assert 'aria-label="a &amp; b"' in made and "<figcaption>caption</figcaption>" in made
+    places = [str(section.order[algo]) for algo in dict.fromkeys(panel.curves["algo"])]
+    assert re.findall(r'class="s(\d)"', made) == places * 2  # bands below, lines above
+    for place in places:
+        assert f'stroke="var(--c{place})"' in made
 
 
-def test_bars_are_as_long_as_what_they_count() -> None:
-    drawn = charts.bars(
-        [("a", [(0, 1e3, "one")]), ("b", [(0, 1e3, "x"), (1, 3e3, "y")])], 1e3, "KB"
-    )
-    widths = [float(w) for w in re.findall(r'<rect class="bar".*? width="([\d.]+)"', drawn)]
-    assert widths[2] == pytest.approx(3 * widths[0], abs=0.2) and widths[0] == widths[1]
+def test_a_chart_follows_the_theme_and_needs_no_style(text: str, tree: Tree) -> None:
+    colours = {
+        value
+        for tag, attributes in tree.tags
+        for name, value in attributes.items()
+        if name in ("fill", "stroke")
+    }
+    named = {f"var(--c{i})" for i in range(7)} | {f"var(--p{i})" for i in range(13)}
+    assert {"currentColor", "none"} < colours <= named | {"currentColor", "none"}
+    for colour in colours - {"currentColor", "none"}:
+        assert f"{str(colour)[4:-1]}:light-dark(" in text
+    charts = [attributes for tag, attributes in tree.tags if attributes.get("class") == "chart"]
+    assert charts and all(attributes["aria-label"] for attributes in charts)
+    assert all("viewbox" in attributes and "width" not in attributes for attributes in charts)
 
 
 def test_no_interval_no_band() -> None:
-    one, none = np.array([1.0]), np.array([math.nan])
-    drawn = charts.line_chart([charts.Line("a", 0, one, one, none, none)], (0, 1), 1.0, "x", "y")
-    assert "band" not in drawn
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (0, 163, [0, 50, 100, 150]),
-        (-0.12, 0.01, [-0.1, -0.05, 0]),
-        (3, 3, [3]),
-    ],
-)
-def test_ticks(low: float, high: float, expected: list[float]) -> None:
-    assert plots.ticks(low, high) == pytest.approx(expected)
-
-
-def test_log_ticks() -> None:
-    assert plots.log_ticks(0.9, 12) == [1, 2, 5, 10]
-    assert plots.log_ticks(0.5, 5e4) == [1, 10, 100, 1000, 10000]
-    assert plots.log_ticks(0.82, 1.06) == pytest.approx([0.85, 0.9, 0.95, 1.0, 1.05])
+    rows = pd.DataFrame({"algo": ["a"], "tau": [0.5], "share": [1.0]})
+    for bound, bands in ((math.nan, 0), (0.5, 1)):
+        some = rows.assign(low=bound, high=bound)
+        made = chart("name", "", "", lambda axes, some=some: draw_profiles(axes, some, {"a": 0}))
+        assert made.count("fill-opacity") == bands
 
 
 def test_components_add_up_to_the_peak(report: Report) -> None:
@@ -425,35 +419,33 @@ def test_components_add_up_to_the_peak(report: Report) -> None:
     }
 
 
-def test_a_critic_of_kilobytes_is_told(text: str) -> None:
+def test_the_size_of_a_small_critic(text: str) -> None:
     assert (
         "The weights of a critic are 40.0 KB at most, and no process holds less than 402 MB: the "
         "interpreter and its libraries decide the peak here, not the critic."
     ) in text
 
 
-def test_labels_of_intervals_stand_beside_their_marks(text: str) -> None:
-    """Nothing of a label is right of where the axis begins."""
+def test_each_interval_says_its_numbers(report: Report, text: str) -> None:
     (part,) = re.findall(r'<section id="intervals">.*?</section>', text)
-    labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="end"', part)
-    marks = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', part)
-    lines = re.findall(r'd="M([\d.]+) [\d.]+H', part)
-    assert len(labels) == 2 * len(marks) == 40
-    assert {float(x) for x, _ in labels} == {charts.NAMED - 8}
-    assert min(float(x) for x, _ in marks) >= charts.NAMED <= min(map(float, lines))
-    for i, (_, y) in enumerate(marks):  # the two lines of a label, around the middle of its mark
-        above, below = (float(labels[2 * i + j][1]) for j in (0, 1))
-        assert above < float(y) + 4 < below and below - above == 14
+    rows = panels.interval_rows(panels.all_trades(report.sections))
+    assert re.findall(r"<title>([^<]*)</title></use>", part) == [
+        words
+        for measure in panels.MEASURES
+        for words in panels.intervals_in_words(rows[rows["measure"] == measure.title])
+    ]
 
 
 def test_profiles_begin_where_they_differ() -> None:
     shares = pd.DataFrame({"tau": np.linspace(0, 1, 101), "share": 1.0})
     shares.loc[shares["tau"] > 0.625, "share"] = 0.5
-    assert plots.differing(shares)["tau"].tolist() == pytest.approx(np.linspace(0.6, 1, 41))
+    assert panels.from_first_difference(shares)["tau"].tolist() == pytest.approx(
+        np.linspace(0.6, 1, 41)
+    )
     shares["share"] = 0.5
-    assert len(plots.differing(shares)) == 101
+    assert len(panels.from_first_difference(shares)) == 101
     shares["share"] = 1.0
-    assert len(plots.differing(shares)) == 101
+    assert len(panels.from_first_difference(shares)) == 101
 
 
 def test_memory_apart_from_the_records(tree: Tree) -> None:
@@ -492,19 +484,21 @@ def test_contrast_of_texts_and_lines(text: str) -> None:
 
 
 def test_an_algorithm_has_its_colour_in_every_section() -> None:
-    first = {"grpo": 0, "rloo": 1, "ppo": 2}
-    found = list(coloured([list(first), ["grpo", "ppo"], ["dapo", "rloo"], ["dapo", "grpo"]]))
-    assert found[:2] == [first, {"grpo": 0, "ppo": 2}]
-    assert found[2] == {"dapo": 0, "rloo": 1}  # as few colours as can be
-    assert found[3] == {"dapo": 0, "grpo": 1}  # two that had the same one: the first keeps it
+    first = {"grpo": 0, "rloo": 3, "ppo": 1}
+    found = list(coloured([list(first), ["grpo", "ppo"], ["dapo", "rloo"], ["dapo", "loo"]]))
+    assert found[:2] == [first, {"grpo": 0, "ppo": 1}]
+    assert found[2] == {"dapo": 4, "rloo": 3}
+    assert found[3] == {"dapo": 4, "loo": 3}  # as few colours as possible
+    # Two that had the same one: the first of the section keeps it.
+    assert list(coloured([["a"], ["b"], ["a", "b"]]))[2] == {"a": 3, "b": 4}
 
 
 def test_lines_beyond_the_colours_are_dashed() -> None:
-    n = len(palette.LIGHT)
+    n, owned = len(palette.LIGHT), len(OWNED)
     assert [palette.colour_and_dash(i) for i in (0, n - 1)] == [(0, ()), (n - 1, ())]
-    assert palette.colour_and_dash(n) == (1, palette.DASHES[1])
-    styles = {palette.colour_and_dash(i) for i in range(n * len(palette.DASHES))}
-    assert len(styles) == n * len(palette.DASHES)
+    assert palette.colour_and_dash(n) == (owned, palette.DASHES[0])  # no colour of GRPO or PPO
+    count = n + (n - owned) * len(palette.DASHES)
+    assert len({palette.colour_and_dash(i) for i in range(count)}) == count
 
 
 # -- size -----------------------------------------------------------------------------------------
@@ -547,7 +541,7 @@ def test_a_thousand_runs_make_a_page_of_megabytes(report: Report) -> None:
                 {"x": x, "success": x / 1e6, "success_low": x / 2e6, "success_high": 1.0}
             ).assign(env=g.env, budget=g.budget, algo=g.label, axis=axis, n=10)
             for g in groups
-            for axis in plots.AXES
+            for axis in panels.AXES
         ]
     )
     profiles = section.profiles.iloc[:0]
@@ -559,5 +553,5 @@ def test_a_thousand_runs_make_a_page_of_megabytes(report: Report) -> None:
         profiles=profiles,
         order={f"algo{i}": i for i in range(10)},
     )
-    made = page(Report("Large", [large], report.claims, None))
+    made = report_page(Report("Large", [large], report.claims, None))
     assert len(made.encode()) < 5e6

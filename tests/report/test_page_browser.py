@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.pages import make_records, make_report
 
-from grpo_bench.report.page import page
+from grpo_bench.report.page import report_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next((path for name in NAMES if (path := shutil.which(name))), None)
@@ -52,7 +52,7 @@ function report() {
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("browser")
     make_records(folder)
-    return page(make_report(folder))
+    return report_page(make_report(folder))
 
 
 def browse(folder: Path, text: str, *options: str) -> str:
@@ -129,27 +129,18 @@ const axes = () =>
 found.first = axes();
 plots.querySelector("[value=seconds]").click();
 found.then = axes();
-const panel = plots.querySelector("[data-axis=seconds] .readable");
-panel.dispatchEvent(new Event("focus"));
-found.focused = panel.querySelector("output").value;
-panel.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
-found.right = panel.querySelector("output").value;
-panel.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown" }));
-found.below = panel.querySelector("output").value;
-const dot = panel.querySelector(".dot");
-const box = dot.getBoundingClientRect();
-const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2, bubbles: true };
-panel.querySelector("svg").dispatchEvent(new PointerEvent("pointermove", at));
-found.pointed = panel.querySelector("output").value === dot.textContent;
+const charts = plots.querySelectorAll("[data-axis=seconds] svg.chart");
+found.title = charts[0].querySelector(".s0 use title").textContent;
+const painted = () => getComputedStyle(charts[0].querySelector(".s0 use")).fill;
 plots.querySelector(".k0").click();
 found.rows = [".s0", ".s1"].map((name) => shown(plots.querySelector(name)));
 plots.querySelector(".legend button").click();
 found.none = [".s0", ".s1"].map((name) => shown(plots.querySelector(name)));
 const ground = () => getComputedStyle(document.body).backgroundColor;
 document.querySelector("#theme-dark").click();
-found.dark = ground();
+found.dark = [ground(), painted()];
 document.querySelector("#theme-light").click();
-found.light = ground();
+found.light = [ground(), painted()];
 location.hash = document.querySelector("#failures tbody a[href^='#run-']").hash;
 setTimeout(() => {
   const folded = document.querySelector(location.hash.replaceAll(".", "\\.")).closest("details");
@@ -162,13 +153,11 @@ setTimeout(() => {
 def test_switches(tmp_path: Path, text: str) -> None:
     found = ask(tmp_path, text, SWITCHES)
     assert (found["first"], found["then"]) == (["transitions"], ["seconds"])
-    assert found["focused"].startswith("grpo: 0.250 ")
-    assert "at 0 seconds of training, 3 seeds" in found["focused"]
-    assert re.match(r"grpo: 0\.87.* at 1.00 seconds of training", found["right"])
-    assert re.match(r"ppo: 0\.57.* at 1.00 seconds of training", found["below"])
-    assert found["pointed"]
+    assert found["title"].startswith("grpo: 0.250 ")
+    assert "at 0 seconds of training, 3 seeds" in found["title"]
     assert found["rows"] == [False, True] and found["none"] == [False, False]
-    assert (found["dark"], found["light"]) == ("rgb(21, 24, 29)", "rgb(255, 255, 255)")
+    assert found["dark"] == ["rgb(21, 24, 29)", "rgb(91, 140, 255)"]  # the ground, GRPO's colour
+    assert found["light"] == ["rgb(255, 255, 255)", "rgb(20, 80, 200)"]
     assert found["open"] == [True, 1]
     assert found["resources"] == [] and "violation" not in found
 

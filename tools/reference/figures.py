@@ -13,8 +13,8 @@ import pandas as pd
 
 from grpo_bench.records.files import replace
 from grpo_bench.report.contents import Report, gather
-from grpo_bench.report.figures.render import expected_digests, figure_digest, figures
-from grpo_bench.report.page import page
+from grpo_bench.report.figures.files import expected_digests, figure_digest, figure_files
+from grpo_bench.report.page import report_page
 from grpo_bench.report.rows.memory_parts import memory_parts
 from tools.reference.claims import judged
 from tools.reference.places import RESULTS
@@ -44,7 +44,7 @@ def draw(root: Path) -> Iterator[Path]:
     if not needed:
         return
     (root / FIGURES).mkdir(exist_ok=True)
-    for name, data in figures(_main(root)).items():
+    for name, data in figure_files(_main(root)).items():
         if FIGURES / name in needed:
             replace(root / FIGURES / name, data)
             yield FIGURES / name
@@ -53,7 +53,7 @@ def draw(root: Path) -> Iterator[Path]:
 def publish_all(root: Path) -> Path:
     """Write the page of all records but the trials; its path."""
     order = sorted(folders(root), key=lambda folder: folder.name != MAIN)
-    replace(root / PAGE, page(gather(order, judged(root), _memory(root))).encode())
+    replace(root / PAGE, report_page(gather(order, judged(root), _memory(root))).encode())
     return PAGE
 
 

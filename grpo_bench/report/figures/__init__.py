@@ -1,1 +1,1 @@
-"""Figures of a report as files."""
+"""The charts of a report: their numbers, their drawing, and their files."""

@@ -1,32 +1,43 @@
-"""Figures by matplotlib. Nothing here knows the time or a global state: the same numbers and the
-same matplotlib give the same bytes."""
+"""Every chart, drawn by matplotlib, for the page and for files.
+
+Nothing here depends on the clock or on a global state: with one version of matplotlib, the same
+numbers give the same bytes.
+"""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from grpo_bench.report.figures.palette import LIGHT, colour_and_dash, part_colours
-from grpo_bench.report.figures.plans import Plan
-from grpo_bench.report.figures.plots import (
-    MEASURES,
-    bytes_unit,
-    component_places,
-    log_ticks,
-    memory_panels,
-    of_the_algorithm,
-    profile_panels,
+from matplotlib.ticker import (
+    FuncFormatter,
+    Locator,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    StrMethodFormatter,
 )
 
-DPI = 150
-BAND, PROFILE_BAND = 0.16, 0.07  # opacity; profiles lie one upon the other where none differ
-PANEL = (4.2, 2.9)  # inches
+from grpo_bench.report.contents import OWNED
+from grpo_bench.report.figures import palette
+from grpo_bench.report.figures.panels import (
+    CurvePanel,
+    Measure,
+    bytes_unit,
+    intervals_in_words,
+    point_in_words,
+    size_in_words,
+)
+
+CURVE_COLUMNS = ("x", "success", "success_low", "success_high")
+PROFILE_COLUMNS = ("tau", "share", "low", "high")
+BAND, PROFILE_BAND = 0.16, 0.07  # opacity; the bands of profiles overlap more
+LONGEST = 24  # characters of a bar's name
 STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "axes.titlesize": 10.0,
@@ -34,141 +45,124 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
     "legend.fontsize": 8.0,
-    "text.parse_math": False,  # names are names
+    "text.parse_math": False,  # a "$" in a name is a "$"
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "grpo-bench",
 }
 
 
-# What a file says of who made it and when, by format: nothing.
-NAMELESS = {"png": {"Software": None}, "svg": {"Creator": None, "Date": None}}
+@dataclass(frozen=True)
+class Mark:
+    """A part of a chart that the page uses.
+
+    row: the place of its algorithm's colour, by which the page hides it; None: it stays.
+    says: the values to show under the pointer, one for each point, or one for all of it.
+    """
+
+    artist: Artist
+    row: int | None
+    says: Sequence[str]
 
 
-def draw(plan: Plan, about: str) -> dict[str, bytes]:
-    """A figure as files, by format, each of which says ``about`` of itself."""
-    drawings: dict[str, Callable[[Plan], Figure]] = {
-        "curves": _curves,
-        "memory": _memory,
-        "profiles": _profiles,
-        "summary": _summary,
-    }
-    files = {}
-    with matplotlib.rc_context(STYLE):
-        figure = drawings[plan.kind](plan)
-        for form, nameless in NAMELESS.items():
-            file = io.BytesIO()
-            figure.savefig(file, format=form, dpi=DPI, metadata=nameless | {"Description": about})
-            files[form] = file.getvalue()
-    return files
+def draw_curves(axes: Axes, panel: CurvePanel, order: dict[str, int]) -> list[Mark]:
+    """Learning curves with their bands, a dot for each evaluation."""
+    marks = []
+    for algo, rows in panel.curves.groupby("algo", sort=False):
+        says = [point_in_words(row, panel) for row in rows.to_dict("records")]
+        points = rows.assign(x=rows["x"] / panel.unit)
+        marks += _line(axes, order[str(algo)], str(algo), points, CURVE_COLUMNS, says=says)
+    axes.set(xlabel=panel.label, ylabel="success, validation", ylim=(0, 1.02))
+    if panel.axis != "peak_bytes":  # a process holds hundreds of megabytes before it learns
+        axes.set_xlim(left=0)
+    _round_ticks(axes)
+    return marks
 
 
-def _curves(plan: Plan) -> Figure:
-    """A row for each budget of the environment, a column for each axis."""
-    budgets = list(dict.fromkeys(panel.budget for panel in plan.panels))
-    axes_names = list(dict.fromkeys(panel.axis for panel in plan.panels))
-    figure, grid = _grid(len(budgets), len(axes_names))
-    for panel in plan.panels:
-        axes = grid[budgets.index(panel.budget), axes_names.index(panel.axis)]
-        for algo, rows in panel.curves.groupby("algo", sort=False):
-            x = rows["x"].to_numpy() / panel.unit
-            columns = ["success", "success_low", "success_high"]
-            _line(axes, plan.order[str(algo)], str(algo), x, *rows[columns].to_numpy().T)
-        axes.set(title=panel.title, xlabel=panel.label, ylabel="success, validation")
-        axes.set(ylim=(0, 1.02), xlim=tuple(x / panel.unit for x in panel.range))
-    _legend(figure, grid[0, 0])
-    return figure
+def draw_profiles(axes: Axes, rows: pd.DataFrame, order: dict[str, int]) -> list[Mark]:
+    """Performance profiles of one budget with their bands."""
+    marks = []
+    for algo, some in rows.groupby("algo", sort=False):
+        place = order[str(algo)]
+        marks += _line(axes, place, str(algo), some, PROFILE_COLUMNS, opacity=PROFILE_BAND)
+    axes.set(xlabel="normalised score τ", ylabel="share of runs above τ", ylim=(0, 1.02))
+    axes.set_xlim(rows["tau"].min(), 1)
+    return marks
 
 
-def _profiles(plan: Plan) -> Figure:
-    """A column for each budget."""
-    shown = profile_panels(plan.data)
-    figure, grid = _grid(1, len(shown))
-    for (title, data), axes in zip(shown, grid[0], strict=True):
-        for algo, rows in data.groupby("algo", sort=False):
-            columns = ["tau", "share", "low", "high"]
-            numbers = rows[columns].to_numpy().T
-            _line(axes, plan.order[str(algo)], str(algo), *numbers, opacity=PROFILE_BAND)
-        axes.set(xlabel="normalised score τ", ylabel="share of runs above τ", ylim=(0, 1.02))
-        axes.set(title=title, xlim=(data["tau"].min(), 1))
-    _legend(figure, grid[0, 0])
-    return figure
+def draw_bars(axes: Axes, parts: pd.DataFrame, places: dict[str, int]) -> list[Mark]:
+    """The memory of each algorithm as a bar of its components."""
+    algos = list(dict.fromkeys(parts["algo"]))
+    name, unit = bytes_unit(parts.groupby("algo")["bytes"].sum().max())
+    begin, marks = np.zeros(len(algos)), []
+    for component, place in places.items():
+        sizes = parts[parts["component"] == component].set_index("algo")["bytes"]
+        sizes = sizes.reindex(algos, fill_value=0.0)
+        width, colour = sizes.to_numpy() / unit, palette.PARTS_LIGHT[place]
+        bars = axes.barh(range(len(algos)), width, left=begin, color=colour, label=component)
+        begin = begin + width
+        for bar, (algo, size) in zip(bars, sizes.items(), strict=True):
+            marks.append(Mark(bar, None, [f"{algo}: {component} {size_in_words(size)}"]))
+    axes.set_yticks(range(len(algos)), [_cut(str(algo)) for algo in algos])
+    axes.invert_yaxis()
+    axes.set_xlabel(name)
+    _round_ticks(axes)
+    return marks
 
 
-def _memory(plan: Plan) -> Figure:
-    """A row for each environment: the whole process, and what the algorithm holds of it."""
-    places, colours = component_places(plan.data), part_colours(dark=False)
-    shown = memory_panels(plan.data)
-    figure, grid = _grid(len(shown), 2, bars=max(rows["algo"].nunique() for _, rows in shown))
-    for (title, rows), pair in zip(shown, grid, strict=True):
-        own = of_the_algorithm(rows)
-        views = ((f"{title}: the whole process", rows), ("networks, optimiser, rollout", own))
-        for (words, parts), axes in zip(views, pair, strict=True):
-            algos = list(dict.fromkeys(rows["algo"]))
-            name, unit = bytes_unit(parts.groupby("algo")["bytes"].sum().max())
-            begin = np.zeros(len(algos))
-            for component, place in places.items():
-                sizes = parts[parts["component"] == component].set_index("algo")["bytes"]
-                width = sizes.reindex(algos, fill_value=0.0).to_numpy() / unit
-                edge = {"edgecolor": "white", "linewidth": 0.5}
-                colour = colours[place]
-                axes.barh(algos, width, left=begin, color=colour, label=component, **edge)
-                begin = begin + width
-            axes.invert_yaxis()
-            axes.set(title=words, xlabel=name)
-    _legend(figure, grid[0, 0])
-    return figure
-
-
-def _summary(plan: Plan) -> Figure:
-    """A column for each measure, a row for each comparison."""
-    labels = list(dict.fromkeys(plan.data["label"]))
-    measures = [m for m in MEASURES if m.title in set(plan.data["measure"])]
-    figure, grid = _grid(1, len(measures), bars=1.7 * len(labels), width=2.15)
-    named = ["\n".join(label.rsplit(", ", 1)) for label in labels]
-    for measure, axes in zip(measures, grid[0], strict=True):
-        rows = plan.data[plan.data["measure"] == measure.title]
-        y = [labels.index(label) for label in rows["label"]]
-        axes.hlines(y, rows["low"], rows["high"], color=LIGHT[0])
-        axes.plot(rows["estimate"], y, "o", color=LIGHT[0], markersize=5)
-        axes.axvline(measure.none, color="black", linestyle=":", linewidth=1)
-        axes.set_yticks(range(len(labels)), named if axes is grid[0, 0] else [])
-        axes.set_ylim(len(labels) - 0.5, -0.5)
-        if measure.is_ratio:
-            axes.set_xscale("log")
-            places = log_ticks(*axes.get_xlim())
-            axes.set_xticks(places, [f"{x:,.12g}" for x in places])
-            axes.set_xticks([], minor=True)
-        title = measure.title.replace(", ", ",\n") if "," in measure.title else measure.title
-        axes.set_title(f"{title}\n{measure.better} is better", fontsize="medium")
-    return figure
+def draw_intervals(axes: Axes, rows: pd.DataFrame, measure: Measure) -> list[Mark]:
+    """Estimates with their intervals, a row of the chart for each row of ``interval_rows``: ratios
+    on a logarithmic axis with a line at 1, differences with a line at 0."""
+    y, colour = np.arange(len(rows)), palette.LIGHT[OWNED["grpo"]]
+    axes.hlines(y, rows["low"], rows["high"], color=colour, linewidth=2)
+    (dots,) = axes.plot(rows["estimate"], y, "o", color=colour, markersize=5)
+    axes.axvline(measure.equal, color="black", linestyle=":", linewidth=1)
+    above = axes.get_xaxis_transform()
+    axes.text(measure.equal, 1.0, "equal", transform=above, ha="center", va="bottom")
+    axes.set_yticks(y, ["\n".join(label.rsplit(", ", 1)) for label in rows["label"]])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    if measure.is_ratio:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(_ratio_ticks(*axes.get_xlim()))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}×"))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+.6g}" if x else "0"))
+    return [Mark(dots, None, intervals_in_words(rows))]
 
 
 def _line(
     axes: Axes,
-    index: int,
+    place: int,
     label: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
+    rows: pd.DataFrame,
+    columns: Sequence[str],
     *,
     opacity: float = BAND,
-) -> None:
-    colour, dash = colour_and_dash(index)
-    style = (0, dash) if dash else "-"
-    axes.plot(x, y, color=LIGHT[colour], linestyle=style, linewidth=1.6, label=label)
-    axes.fill_between(x, low, high, color=LIGHT[colour], alpha=opacity, linewidth=0)
+    says: Sequence[str] = (),
+) -> list[Mark]:
+    """A line over the columns x, y, low and high, with a dot for each point that says something."""
+    index, dash = palette.colour_and_dash(place)
+    colour, style = palette.LIGHT[index], (0, dash) if dash else "-"
+    x, y, low, high = rows[list(columns)].to_numpy(dtype=np.float64).T
+    (line,) = axes.plot(x, y, color=colour, linestyle=style, linewidth=1.6, label=label)
+    line.set(clip_on=False, marker="o" if says else "", markersize=3)
+    low, high = np.clip([low, high], 0, 1)
+    band = axes.fill_between(x, low, high, color=colour, alpha=opacity, linewidth=0)
+    return [Mark(band, place, ()), Mark(line, place, says)]
 
 
-def _grid(
-    rows: int, columns: int, *, bars: float | None = None, width: float = PANEL[0]
-) -> tuple[Figure, np.ndarray]:
-    """A figure and its axes, (rows, columns), each as high as a panel or as so many bars need."""
-    height = PANEL[1] if bars is None else 1.0 + 0.24 * bars
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
+def _round_ticks(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper")
+def _ratio_ticks(low: float, high: float) -> Locator:
+    """Round ratios: powers of ten and some of their multiples, or equal steps in a short range."""
+    if high < 1.5 * low:
+        return MaxNLocator(3, steps=[1, 2, 5, 10])
+    return LogLocator(subs=(1, 2, 5) if high > 4 * low else (1, 1.5, 2, 3, 5, 7))
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"

@@ -1,4 +1,4 @@
-"""Which figures a report has, with the numbers in each."""
+"""The figures of a report, with the numbers in each."""
 
 from __future__ import annotations
 
@@ -10,25 +10,32 @@ from typing import Literal
 import pandas as pd
 
 from grpo_bench.report.contents import Report, Section, recorded_parts
-from grpo_bench.report.figures.plots import Panel, name_of, panels, trade_rows, trades_of
+from grpo_bench.report.figures.panels import (
+    IN_SUMMARY,
+    CurvePanel,
+    all_trades,
+    curve_panels,
+    interval_rows,
+    slug,
+)
 from grpo_bench.report.text.writers import csv
 
-SHOWN_AXES = ("transitions", "seconds")  # of learning curves, side by side
+CURVE_AXES = ("transitions", "seconds")  # side by side in a figure of learning curves
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A figure that can be drawn.
+    """A figure to draw.
 
     data: all numbers in it.
-    panels: of learning curves.
-    order: the places of the labels of algorithms, for their colours.
+    panels: the learning curves; none in other figures.
+    order: the places of the algorithms' colours.
     """
 
     name: str
     kind: Literal["curves", "memory", "profiles", "summary"]
     data: pd.DataFrame
-    panels: tuple[Panel, ...]
+    panels: tuple[CurvePanel, ...]
     order: dict[str, int]
 
     @property
@@ -37,8 +44,8 @@ class Plan:
         return hashlib.sha256(csv(self.data).encode()).hexdigest()
 
 
-def plans(report: Report) -> Iterator[Plan]:
-    """All figures of a report that have something to show."""
+def figure_plans(report: Report) -> Iterator[Plan]:
+    """All figures of a report that have numbers."""
     for section in report.sections:
         for plan in _of_section(section):
             if len(plan.data):
@@ -49,14 +56,14 @@ def plans(report: Report) -> Iterator[Plan]:
 
 def _of_section(section: Section) -> Iterator[Plan]:
     for env in dict.fromkeys(group.env for group in section.groups):
-        shown = [p for axis in SHOWN_AXES for p in panels(section, axis) if p.env == env]
-        if shown:
-            parts = [p.curves.assign(budget=p.budget, axis=p.axis) for p in shown]
-            name = name_of(section.name, "curves", env)
-            yield Plan(name, "curves", pd.concat(parts), tuple(shown), section.order)
+        panels = [p for axis in CURVE_AXES for p in curve_panels(section, axis) if p.env == env]
+        if panels:
+            parts = [p.curves.assign(budget=p.budget, axis=p.axis) for p in panels]
+            name = slug(section.name, "curves", env)
+            yield Plan(name, "curves", pd.concat(parts), tuple(panels), section.order)
     memory = recorded_parts(section.tables["memory"])
-    yield Plan(name_of(section.name, "memory"), "memory", memory, (), {})
-    name = name_of(section.name, "profiles")
-    yield Plan(name, "profiles", section.profiles, (), section.order)
-    trades = trade_rows(trades_of([section]))
-    yield Plan(name_of(section.name, "summary"), "summary", trades, (), {})
+    yield Plan(slug(section.name, "memory"), "memory", memory, (), {})
+    yield Plan(slug(section.name, "profiles"), "profiles", section.profiles, (), section.order)
+    rows = interval_rows(all_trades([section]))
+    summary = rows[rows["measure"].isin(IN_SUMMARY)]
+    yield Plan(slug(section.name, "summary"), "summary", summary, (), {})

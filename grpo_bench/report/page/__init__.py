@@ -1,5 +1,5 @@
-"""The report as one self-contained page."""
+"""The report as one self-contained HTML page."""
 
-from grpo_bench.report.page.page import page
+from grpo_bench.report.page.document import report_page
 
-__all__ = ["page"]
+__all__ = ["report_page"]

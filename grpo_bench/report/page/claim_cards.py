@@ -1,4 +1,4 @@
-"""The claim ledger on the page: all verdicts at a glance, and each claim with its rows."""
+"""The claims on the page: all verdicts in one list, and each claim with its evidence."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 
 from grpo_bench.report.claims.evidence import Evidence, Row, shown
 from grpo_bench.report.claims.judge import Judged
-from grpo_bench.report.figures.plots import name_of
+from grpo_bench.report.figures.panels import slug
 from grpo_bench.report.page.elements import Markup, element, join, prose
-from grpo_bench.report.page.tables import Cell, grid
+from grpo_bench.report.page.sortable_table import Cell, sortable_table
 
-WORDS = {"holds": "yes", "holds only if": "partly", "does not hold": "no"}  # the rest is open
+WORDS = {"holds": "yes", "holds only if": "partly", "does not hold": "no"}  # any other is open
 SIDES = {"passes": "better", "fails": "worse", "cannot tell": "open"}
 
 
-def verdicts(ledger: Sequence[Judged]) -> Markup:
-    """A list of what is claimed and what came of it, each with the way to its rows."""
+def claim_overview(ledger: Sequence[Judged]) -> Markup:
+    """A list of the claims and their verdicts, each with a link to its evidence."""
     items = [
         element(
             "li",
@@ -30,13 +30,13 @@ def verdicts(ledger: Sequence[Judged]) -> Markup:
     return element("ol", *items, class_="verdicts")
 
 
-def ledger(judged: Sequence[Judged], addresses: dict[str, str]) -> Markup:
+def claim_cards(ledger: Sequence[Judged], addresses: dict[str, str]) -> Markup:
     """A part for each claim.
 
     Args:
-        addresses: of tables that are on the page, by their path below the reference results.
+        addresses: of the tables on the page, by their path below the reference results.
     """
-    return join(*(_claim(one, addresses) for one in judged))
+    return join(*(_claim(judged, addresses) for judged in ledger))
 
 
 def _claim(judged: Judged, addresses: dict[str, str]) -> Markup:
@@ -48,13 +48,14 @@ def _claim(judged: Judged, addresses: dict[str, str]) -> Markup:
         found: Sequence[Row | None] = some or [None]
         rows += [list(_cells(evidence, row, addresses)) for row in found]
     titles = ["evidence", "row", "measured", "seeds", "needed", "result", "from"]
+    caption = f"What the measurements say about: {claim.says}"
     return element(
         "article",
         element("h3", claim.says),
         element("p", _badge(judged), " ", _condition(judged)),
         element("p", "Sources: ", said or "none found", ". ", prose(claim.remark)),
         element("p", "How it is tested: ", prose(claim.protocol)),
-        grid(titles, rows, f"What the measurements say to: {claim.says}") if rows else None,
+        sortable_table(titles, rows, caption) if rows else None,
         id=_anchor(judged),
     )
 
@@ -78,9 +79,9 @@ def _badge(judged: Judged) -> Markup:
 
 
 def _condition(judged: Judged) -> str:
-    """The rest of the verdict."""
+    """The verdict without its first words."""
     return str(judged.verdict).removeprefix(judged.verdict.word).lstrip(" :;")
 
 
 def _anchor(judged: Judged) -> str:
-    return name_of("claim", judged.claim.name)
+    return slug("claim", judged.claim.name)

@@ -1,32 +1,39 @@
-"""GRPO beside each critic of PPO: in words, as a table and as intervals."""
+"""GRPO compared with each critic of PPO: in words, as a table and as intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
 import pandas as pd
 
 from grpo_bench.report.contents import Report, Section
-from grpo_bench.report.figures.plots import MEASURES, trade_rows, trades_of
-from grpo_bench.report.page import charts, records
+from grpo_bench.report.figures.drawing import draw_intervals
+from grpo_bench.report.figures.panels import (
+    MEASURES,
+    all_trades,
+    interval_rows,
+    intervals_in_words,
+)
+from grpo_bench.report.page.charts import chart
 from grpo_bench.report.page.elements import Markup, element, join
-from grpo_bench.report.page.tables import comparison
+from grpo_bench.report.page.run_lists import group_anchors
+from grpo_bench.report.page.sortable_table import comparison_table
 from grpo_bench.report.rows.cells import BETTER, OF_THOSE_OK
-from grpo_bench.report.text.numbers import ratio, significant
+from grpo_bench.report.text.numbers import ratio
 from grpo_bench.report.text.words import readings
 
-CAPTION = "GRPO beside each critic of PPO"
+CAPTION = "GRPO compared with each critic of PPO"
 INTRODUCTION = (
-    "GRPO has no critic; PPO trains one, as a network of its own (separate) or on the policy's "
-    "(shared trunk). Both are compared seed by seed, and no winner is named where the 95 % "
-    "interval of the difference holds 0. A count of runs, such as 10/10, leads to their records."
+    "GRPO has no critic. PPO trains one, either as a separate network or on top of the policy's "
+    "(shared trunk). We compare the two seed by seed, and name no winner if the 95 % interval of "
+    "the difference contains 0. A count of runs, such as 10/10, is a link to these runs."
 )
 INTERVALS_READING = (
-    "GRPO beside each critic of PPO. Dots: estimates; lines: their 95 % intervals, none where all "
-    "seeds are equal; dashed: no difference."
+    "GRPO compared with each critic of PPO. Dots are estimates, lines their 95 % intervals; there "
+    "is no line if all seeds agree. On the dotted line the two are equal."
 )
-TIMES = {  # what a ratio says, in words
+TIMES = {  # each ratio in words
     "speed_ratio": "GRPO makes {} times as many {steps} per second",
     "peak_ratio": "its process holds {} times as much memory at its peak",
     "static_ratio": (
@@ -36,11 +43,11 @@ TIMES = {  # what a ratio says, in words
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def trades(report: Report) -> Markup:
-    """GRPO beside each critic on each task, in words and as a table."""
+def trade_summary(report: Report) -> Markup:
+    """GRPO compared with each critic on each task, in words and as a table."""
     table = _marked(report)
     if table.empty:
-        return element("p", "No runs of grpo beside ppo are in these records.")
+        return element("p", "These records have no runs of both grpo and ppo.")
     sections = [section for section in report.sections if "trades" in section.tables]
     steps = sorted({name for section in sections for name in _steps(section)}, reverse=True)
     words = {"caption": CAPTION, "reading": readings("ppo", steps)["trades"]}
@@ -48,9 +55,9 @@ def trades(report: Report) -> Markup:
     anchors = {
         (section.name, *place): f"#{anchor}"
         for section in sections
-        for place, anchor in records.group_anchors(section).items()
+        for place, anchor in group_anchors(section).items()
     }
-    shown = comparison(
+    table_part = comparison_table(
         "trades",
         table,
         lambda row: anchors[row["section"], row["env"], row["budget"], row["algo"]],
@@ -58,32 +65,31 @@ def trades(report: Report) -> Markup:
         names={"task": table["task"]},
     )
     marks = _marks(report)
-    told = [element("p", _in_words(s, marks.get(s.name, ""))) for s in sections]
+    sentences = [element("p", _in_words(s, marks.get(s.name, ""))) for s in sections]
     notes = [
         element("li", f"{marks[s.name]} {s.name}: {' '.join(f'{n}.' for n in s.notes)}")
         for s in sections
         if s.name in marks
     ]
     below = element("ul", *notes, class_="notes") if notes else None
-    return join(element("p", INTRODUCTION), *told, shown, below)
+    return join(element("p", INTRODUCTION), *sentences, table_part, below)
 
 
-def intervals(report: Report) -> Markup | None:
-    """The same as intervals on common axes."""
-    rows = trade_rows(_marked(report))
+def trade_intervals(report: Report) -> Markup | None:
+    """The same comparisons as intervals."""
+    trades = interval_rows(_marked(report))
     figures = []
     for measure in MEASURES:
-        told = [
-            (row.label, row.estimate, row.low, row.high, _interval(row.label, row))
-            for row in rows[rows["measure"] == measure.title].itertuples()
-        ]
-        if told:
-            caption = element("figcaption", f"{measure.title}: {measure.better} is better")
-            chart = charts.forest(told, measure)
-            figures.append(element("figure", caption, chart, class_="panel"))
+        rows = trades[trades["measure"] == measure.title]
+        if len(rows):
+            caption = f"{measure.title}: {measure.comparison}, {measure.better} is better"
+            summary = "; ".join([caption, *intervals_in_words(rows)])
+            draw = partial(draw_intervals, rows=rows, measure=measure)
+            height = 0.6 + 0.36 * len(rows)
+            figures.append(chart(f"intervals/{measure.title}", caption, summary, draw, height))
     if not figures:
         return None
-    noted = " A raised number is that of a note under the table." if _marks(report) else ""
+    noted = " A raised number refers to a note under the table." if _marks(report) else ""
     reading = element("p", INTERVALS_READING, noted, class_="reading")
     return join(reading, element("div", *figures, class_="panels"))
 
@@ -95,8 +101,8 @@ def _marks(report: Report) -> dict[str, str]:
 
 
 def _marked(report: Report) -> pd.DataFrame:
-    """The trades of all sections, tasks of those with notes marked."""
-    table, marks = trades_of(report.sections), _marks(report)
+    """The trades of all sections. The tasks of sections with notes have a mark."""
+    table, marks = all_trades(report.sections), _marks(report)
     if marks:
         pairs = zip(table["task"], table["section"], strict=True)
         table["task"] = [f"{task} {marks.get(name, '')}".strip() for task, name in pairs]
@@ -104,7 +110,7 @@ def _marked(report: Report) -> pd.DataFrame:
 
 
 def _in_words(section: Section, mark: str) -> Markup:
-    """What a section's trades come to."""
+    """The trades of a section in a few sentences."""
     rows = section.tables["trades"]
     steps = " or ".join(sorted(_steps(section)))
     ranges = []
@@ -116,37 +122,33 @@ def _in_words(section: Section, mark: str) -> Markup:
             ranges.append(words.format(span, steps=steps))
     budgets = {steps: rows["verdict"], "seconds": rows["seconds_verdict"]}
     sentences = [
-        f"Accuracy after as many {spent}: {count_verdicts(verdicts)}."
+        f"Accuracy after equal {spent}: {count_verdicts(verdicts)}."
         for spent, verdicts in budgets.items()
         if any(verdicts)
     ]
     if ranges:
-        sentences.append(f"Beside PPO, {'; '.join(ranges)}.")
+        sentences.append(f"Compared with PPO, {'; '.join(ranges)}.")
     name = element("strong", f"{section.name}{mark}.")
     return join(name, *(f" {sentence}" for sentence in sentences))
 
 
 def count_verdicts(verdicts: pd.Series) -> str:
-    """How many verdicts are for GRPO, how many against it, and how many are neither."""
+    """How many verdicts are for GRPO, for PPO, and for neither."""
     there = verdicts[verdicts != ""]
     of = f"of {len(there)} comparisons"
-    told = there.str.removesuffix(OF_THOSE_OK)
-    ahead = int((told == f"grpo{BETTER}").sum())
-    behind = int(told.str.endswith(BETTER).sum()) - ahead
+    winners = there.str.removesuffix(OF_THOSE_OK)
+    ahead = int((winners == f"grpo{BETTER}").sum())
+    behind = int(winners.str.endswith(BETTER).sum()) - ahead
     rest = len(there) - ahead - behind
     sides = {"GRPO": ahead, "PPO": behind}
     if len(there) == 1:
         leads = [f"{name} is ahead" for name, n in sides.items() if n]
-        return leads[0] if leads else "the two cannot be told apart"
+        return leads[0] if leads else "no clear difference"
     if rest == len(there):
-        return f"none {of} tells the two apart"
+        return f"no clear difference in any {of}"
     first, *second = [f"{name} {{}}in {n}" for name, n in sides.items() if n]
     words = " and ".join([first.format("is ahead ") + f" {of}", *(x.format("") for x in second)])
-    return words + (f"; {rest} cannot be told apart" if rest else "")
-
-
-def _interval(label: str, row: Any) -> str:
-    return f"{label}: {significant(row.estimate)} [{significant(row.low)}, {significant(row.high)}]"
+    return words + (f"; no clear difference in {rest}" if rest else "")
 
 
 def _steps(section: Section) -> Iterable[str]:

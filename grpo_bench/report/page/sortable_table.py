@@ -1,4 +1,4 @@
-"""Tables that can be sorted: what a cell shows, and the number by which it is sorted."""
+"""Tables that can be sorted: each cell has a text and a number to sort by."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import pandas as pd
 
-from grpo_bench.report.figures.plots import task_names
+from grpo_bench.report.figures.panels import task_names
 from grpo_bench.report.page.elements import Child, Markup, element, join, prose
 from grpo_bench.report.rows.cells import BETTER, OF_THOSE_OK
 from grpo_bench.report.text.writers import COLUMNS, display, without_budget
 
 NAMES = ("env", "budget", "algo")
-COUNTS = {"ok": "planned", "ppo_ok": "ppo_planned"}  # of runs, and of how many each is a part
+COUNTS = {"ok": "planned", "ppo_ok": "ppo_planned"}  # columns of runs, and their denominators
 
 
 @dataclass(frozen=True)
 class Cell:
-    """content: what is shown; a second line of a text is a small one.
-    value: the number that it is sorted by, NaN where there is none; None: sorted as a text.
+    """content: what the cell shows; further lines of a text are small.
+    value: the number to sort by, NaN if it is missing; None: sorted as text.
     kind: classes; "": none.
-    link: the address that it leads to; None: nowhere.
+    link: an address; None: no link.
     """
 
     content: Child
@@ -37,14 +37,14 @@ class Cell:
         if self.link is not None:
             inner = element("a", inner, href=self.link)
         number = None
-        if self.value is not None:  # an empty one is a number that is not there, and comes last
+        if self.value is not None:  # an empty one is a missing number, and comes last
             number = "" if math.isnan(self.value) else f"{self.value:.12g}"
-            number = number.replace("inf", "Infinity")  # as a script reads it
+            number = number.replace("inf", "Infinity")  # as JavaScript reads it
         kinds = " ".join(part for part in ("n" if number is not None else "", self.kind) if part)
         return element("td", inner, data_value=number, class_=kinds or None)
 
 
-def grid(
+def sortable_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     caption: str,
@@ -53,11 +53,11 @@ def grid(
     named: int = 1,
     id_: str | None = None,
 ) -> Markup:
-    """A table in a box of its own, in which it scrolls where it is too wide.
+    """A table in a box, which scrolls if the table is too wide.
 
     Args:
-        anchors: the id of each row; none: rows have none.
-        named: how many columns name a row and stay where they are when the others scroll, 1 or 2.
+        anchors: the id of each row; empty: rows have none.
+        named: how many columns name a row and stay in place when the others scroll, 1 or 2.
     """
     numeric = [any(row[i].value is not None for row in rows) for i in range(len(titles))]
     heads = [
@@ -80,7 +80,7 @@ def grid(
     return element("figure", element("figcaption", caption), box, id=id_, class_="table")
 
 
-def comparison(
+def comparison_table(
     name: str,
     table: pd.DataFrame,
     runs_of: Callable[[dict[Any, Any]], str | None],
@@ -88,12 +88,12 @@ def comparison(
     id_: str,
     names: dict[str, Iterable[str]] | None = None,
 ) -> Markup:
-    """A table of the report with how to read it.
+    """A table of the report, with an explanation of its columns.
 
     Args:
-        runs_of: the address of the records that a row comes from.
-        names: what to call the rows, by title; None: by environment and algorithm, the budget
-            beside the environment where it has several, or in the caption.
+        runs_of: the address of the runs behind a row.
+        names: the columns that name the rows, by title; None: environment and algorithm, with the
+            budget after the environment if it has several, else in the caption.
     """
     shown = without_budget(display(name, table))
     if names is None:
@@ -115,7 +115,7 @@ def comparison(
     columns = called | others
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     reading = element("p", prose(table.attrs["reading"]), class_="reading")
-    return join(grid(list(columns), rows, caption, named=len(names), id_=id_), reading)
+    return join(sortable_table(list(columns), rows, caption, named=len(names), id_=id_), reading)
 
 
 def _cell(
@@ -138,16 +138,15 @@ def _cell(
 
 
 def _side(verdict: str, label: str) -> str:
-    """What a verdict says of the row's own algorithm: the colour repeats it, and says nothing
-    else."""
-    told = verdict.removesuffix(OF_THOSE_OK)
-    if told == f"{label.split(' (')[0]}{BETTER}":
+    """Whether a verdict is for the row's own algorithm or against it; "open": neither."""
+    winner = verdict.removesuffix(OF_THOSE_OK)
+    if winner == f"{label.split(' (')[0]}{BETTER}":
         return "better"
-    return "worse" if told.endswith(BETTER) else "open"
+    return "worse" if winner.endswith(BETTER) else "open"
 
 
 def _breakable(name: str) -> Markup:
-    """A name that may go on in a new line after each ``_``."""
+    """A name that may break after each ``_``."""
     first, *rest = name.split("_")
     return join(first, *(join("_", element("wbr"), part) for part in rest))
 

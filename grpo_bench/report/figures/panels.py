@@ -1,10 +1,10 @@
-"""What charts show, in numbers and words: the same as SVG on the page and in the figures."""
+"""The numbers and words in each chart. The drawing is in ``drawing``."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,8 +13,8 @@ import pandas as pd
 from grpo_bench.report.contents import OWN, Section
 from grpo_bench.report.text.numbers import significant
 
-# Of each budget: its words, and the units in which it may be read, of which the largest that is not
-# too large is taken.
+# For each budget: its name, and the units that it may be shown in. A chart takes the largest unit
+# that its numbers reach.
 AXES: dict[str, tuple[str, dict[str, float]]] = {
     "transitions": ("transitions", {"": 1, "thousand": 1e3, "million": 1e6}),
     "gradient_steps": ("gradient steps", {"": 1, "thousand": 1e3}),
@@ -24,10 +24,10 @@ AXES: dict[str, tuple[str, dict[str, float]]] = {
 
 
 class Measure(NamedTuple):
-    """A column of the trades as a chart has it.
+    """A column of the table ``trades`` as a chart.
 
-    better: which side is the better one, more or less.
-    is_ratio: to PPO's, else a difference from it.
+    better: which side is better, more or less.
+    is_ratio: GRPO's value divided by PPO's; else GRPO's minus PPO's.
     """
 
     title: str
@@ -36,29 +36,35 @@ class Measure(NamedTuple):
     is_ratio: bool
 
     @property
-    def none(self) -> float:
-        """What says that there is nothing to choose between the two."""
+    def equal(self) -> float:
+        """The value where GRPO and PPO are equal."""
         return 1.0 if self.is_ratio else 0.0
 
+    @property
+    def comparison(self) -> str:
+        """How the two are compared."""
+        return "GRPO ÷ PPO" if self.is_ratio else "GRPO − PPO"
 
+
+# The first four make the summary figure.
 MEASURES = (
-    Measure("speed ×", "speed_ratio", "more", is_ratio=True),
-    Measure("peak memory ×", "peak_ratio", "less", is_ratio=True),
-    Measure("static memory ×", "static_ratio", "less", is_ratio=True),
-    Measure("success, difference", "difference", "more", is_ratio=False),
-    Measure("in equal seconds, difference", "seconds_difference", "more", is_ratio=False),
+    Measure("training speed", "speed_ratio", "more", is_ratio=True),
+    Measure("memory: whole process", "peak_ratio", "less", is_ratio=True),
+    Measure("memory: networks, optimiser", "static_ratio", "less", is_ratio=True),
+    Measure("success", "difference", "more", is_ratio=False),
+    Measure("success in equal seconds", "seconds_difference", "more", is_ratio=False),
 )
-TICKS = 6  # at most so many on an axis
+IN_SUMMARY = [measure.title for measure in MEASURES[:4]]
 CURVE = ["algo", "x", "n", "success", "success_low", "success_high"]
 
 
 @dataclass(frozen=True)
-class Panel:
+class CurvePanel:
     """Learning curves of one environment and budget over one axis.
 
-    curves: ``CURVE``, in the order of rows of the tables and of x.
-    title, words, label: of the panel, of its budget, and of its x axis.
-    unit: one of it, in what x counts.
+    curves: columns ``CURVE``, in the order of the tables' rows and of x.
+    title: of the panel. words: the budget on the axis. label: of the axis, with its unit.
+    unit: of the axis, in the units of x.
     """
 
     env: str
@@ -71,17 +77,14 @@ class Panel:
     unit: float
 
     @property
-    def range(self) -> tuple[float, float]:
-        """Where its x axis begins and ends. Bytes begin where the curves do: a process holds
-        hundreds of megabytes before it learns anything."""
-        low, high = self.curves["x"].min(), self.curves["x"].max()
-        if self.axis != "peak_bytes":
-            return 0.0, high
-        margin = 0.05 * (high - low)
-        return low - margin, high + margin
+    def summary(self) -> str:
+        """The chart in a sentence."""
+        last = self.curves.groupby("algo", sort=False)["success"].last()
+        ends = ", ".join(f"{algo} {significant(x)}" for algo, x in last.items())
+        return f"{self.title}: success on validation over {self.label}. At the end: {ends}"
 
 
-def panels(section: Section, axis: str) -> list[Panel]:
+def curve_panels(section: Section, axis: str) -> list[CurvePanel]:
     """A panel for each environment and budget that has curves over the axis."""
     found = []
     curves = section.curves[section.curves["axis"] == axis].dropna(subset="success")
@@ -95,20 +98,20 @@ def panels(section: Section, axis: str) -> list[Panel]:
         for larger, size in units.items():
             unit = larger if size <= rows["x"].max() else unit
         label = f"{words} / {unit}" if axis == "peak_bytes" else f"{unit} {words}".strip()
-        found.append(Panel(env, budget, axis, rows[CURVE], title, words, label, units[unit]))
+        found.append(CurvePanel(env, budget, axis, rows[CURVE], title, words, label, units[unit]))
     return found
 
 
-def told(row: dict[Any, Any], panel: Panel) -> str:
-    """A point of a curve in words."""
+def point_in_words(row: dict[Any, Any], panel: CurvePanel) -> str:
+    """A point of a curve: its algorithm, success with interval, place and seeds."""
     success, low, high = (significant(row[name]) for name in CURVE[3:])
     x = significant(row["x"] / panel.unit)
     return f"{row['algo']}: {success} [{low}, {high}] at {x} {panel.label}, {row['n']} seeds"
 
 
-def trades_of(sections: Sequence[Section]) -> pd.DataFrame:
-    """The tables ``trades`` of all sections, and beside them ``section``, the name of theirs, and
-    ``task``: the environment, with the budget where there are several."""
+def all_trades(sections: Sequence[Section]) -> pd.DataFrame:
+    """The tables ``trades`` of all sections, with the columns ``section``, its name, and ``task``:
+    the environment, with the budget if it has several."""
     some = [s.tables["trades"].assign(section=s.name) for s in sections if "trades" in s.tables]
     if not some:
         return pd.DataFrame(columns=["env", "budget"])
@@ -119,14 +122,14 @@ def trades_of(sections: Sequence[Section]) -> pd.DataFrame:
 
 
 def task_names(table: pd.DataFrame) -> list[str]:
-    """The environment of each row, with the budget where there are several of it."""
+    """The environment of each row, with the budget if the environment has several."""
     budgets = table.groupby("env")["budget"].nunique()
     pairs = zip(table["env"], table["budget"], strict=True)
     return [env if budgets[env] == 1 else f"{env}, {budget}" for env, budget in pairs]
 
 
-def trade_rows(trades: pd.DataFrame) -> pd.DataFrame:
-    """The measures that have a number in a table of ``trades_of``, one a row.
+def interval_rows(trades: pd.DataFrame) -> pd.DataFrame:
+    """Every number of ``all_trades`` that belongs to a measure.
 
     Returns:
         Columns label, measure (its title), estimate, low, high.
@@ -142,14 +145,22 @@ def trade_rows(trades: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["label", "measure", "estimate", "low", "high"])
 
 
-def of_the_algorithm(parts: pd.DataFrame) -> pd.DataFrame:
-    """Of the components of processes those that an algorithm holds all the time."""
+def intervals_in_words(rows: pd.DataFrame) -> list[str]:
+    """Each of the ``interval_rows``: its label and its numbers."""
+    return [
+        f"{r.label}: {significant(r.estimate)} [{significant(r.low)}, {significant(r.high)}]"
+        for r in rows.itertuples()
+    ]
+
+
+def held_by_the_algorithm(parts: pd.DataFrame) -> pd.DataFrame:
+    """Those components of processes that an algorithm holds all the time."""
     return parts[parts["component"].isin(OWN.values())]
 
 
 def component_places(parts: pd.DataFrame) -> dict[str, int]:
-    """The components in the order in which bars stack them, with the places of their colours: an
-    algorithm's own have the same ones everywhere."""
+    """The components in the order of the stacked bars, with the places of their colours in
+    ``palette.PARTS_LIGHT``: the same for an algorithm's own components everywhere."""
     own = {name: i for i, name in enumerate(OWN.values()) if name in set(parts["component"])}
     others = [name for name in dict.fromkeys(parts["component"]) if name not in own]
     return own | {name: len(OWN) + i for i, name in enumerate(others)}
@@ -158,11 +169,20 @@ def component_places(parts: pd.DataFrame) -> dict[str, int]:
 def profile_panels(profiles: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The performance profiles of each budget: a title, and rows of ``Section.profiles``."""
     frames = profiles.groupby("budget", sort=False)
-    return [(f"budget {budget}", differing(rows)) for budget, rows in frames]
+    return [(f"budget {budget}", from_first_difference(rows)) for budget, rows in frames]
 
 
-def differing(profiles: pd.DataFrame) -> pd.DataFrame:
-    """Profiles from the last tenth on below which there is every run of all of them."""
+def profiles_in_words(title: str, rows: pd.DataFrame) -> str:
+    """Performance profiles in a sentence: their values in the middle of the axis."""
+    taus = rows["tau"].unique()
+    middle = taus[len(taus) // 2]
+    shares = rows[rows["tau"] == middle]
+    ends = ", ".join(f"{r.algo} {significant(r.share)}" for r in shares.itertuples())
+    return f"{title}: share of runs above a score τ. At τ = {significant(middle)}: {ends}"
+
+
+def from_first_difference(profiles: pd.DataFrame) -> pd.DataFrame:
+    """Profiles without the part where the share is 1 for all, to the tenth below its end."""
     first = profiles.loc[profiles["share"] < 1, "tau"].min()
     if math.isnan(first):
         return profiles
@@ -177,44 +197,26 @@ def memory_panels(parts: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(", ".join(map(str, place)), rows) for place, rows in parts.groupby(keys, sort=False)]
 
 
+def memory_in_words(title: str, parts: pd.DataFrame) -> str:
+    """Bars of memory in a sentence: their lengths."""
+    sums = parts.groupby("algo", sort=False)["bytes"].sum()
+    return f"{title}: {', '.join(f'{algo} {size_in_words(x)}' for algo, x in sums.items())}"
+
+
 def bytes_unit(largest: float) -> tuple[str, float]:
-    """The unit in which so many bytes are read."""
+    """The unit in which to show so many bytes."""
     for name, unit in (("GB", 1e9), ("MB", 1e6)):
         if largest >= 5 * unit:
             return name, unit
     return "KB", 1e3
 
 
-def name_of(*words: str) -> str:
-    """Words as one name that addresses and file systems take as it is."""
+def size_in_words(x: float) -> str:
+    """Bytes with their unit."""
+    name, unit = bytes_unit(x)
+    return f"{significant(x / unit)} {name}"
+
+
+def slug(*words: str) -> str:
+    """Words as one name for addresses and file systems."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words)).strip("-")
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers from low to high, ``TICKS`` at most."""
-    if not high > low:
-        return [low]
-    for step in _steps((high - low) / TICKS):
-        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        if last - first < TICKS:
-            return [i * step for i in range(first, last + 1)]
-    raise AssertionError("steps grow without end")
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten from low to high, of these the powers alone if that is too
-    many, and ``ticks`` if it is too few. Positive numbers."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for heads in ((1, 2, 5), (1,)):
-        found = [h * 10.0**p for p in powers for h in heads if low <= h * 10.0**p <= high]
-        if len(found) <= TICKS:
-            break
-    return found if len(found) > 2 else ticks(low, high)
-
-
-def _steps(least: float) -> Iterator[float]:
-    """1, 2 and 5 times powers of ten, from the first that is not below ``least``."""
-    power = math.floor(math.log10(least))
-    while True:
-        yield from (h * 10.0**power for h in (1, 2, 5) if h * 10.0**power >= least * (1 - 1e-9))
-        power += 1

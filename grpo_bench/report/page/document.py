@@ -1,6 +1,5 @@
-"""The report as one page that needs nothing else: no network, no other file, and no script for
-reading. What a script adds: sorting, values under the pointer and the keys, opening what a link
-leads to."""
+"""The report as one page without any other file. It can be read without a script; the script sorts
+tables, switches all algorithms of a chart at once, and opens folded parts that a link leads to."""
 
 from __future__ import annotations
 
@@ -11,16 +10,22 @@ from importlib.resources import files
 
 from grpo_bench.report.contents import Report, Section
 from grpo_bench.report.figures import palette
-from grpo_bench.report.page import claims, records
+from grpo_bench.report.page import run_lists
+from grpo_bench.report.page.chart_parts import (
+    curves_part,
+    memory_apart,
+    memory_part,
+    profiles_part,
+)
+from grpo_bench.report.page.claim_cards import claim_cards, claim_overview
 from grpo_bench.report.page.elements import Markup, element
-from grpo_bench.report.page.panels import curves, memory_apart, of_records, profiles
-from grpo_bench.report.page.tables import comparison
-from grpo_bench.report.page.trades import intervals, trades
+from grpo_bench.report.page.sortable_table import comparison_table
+from grpo_bench.report.page.trade_summary import trade_intervals, trade_summary
 
 THEMES = ("auto", "light", "dark")
 
 
-def page(report: Report) -> str:
+def report_page(report: Report) -> str:
     """The whole page. The same report gives the same bytes."""
     style, script = _asset("page.css") + _colours(report), _asset("page.js")
     allowed = f"style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:"
@@ -49,7 +54,7 @@ def _top(report: Report) -> Markup:
     switches = [element("label", *pair) for pair in zip(buttons, THEMES, strict=True)]
     themes = element("fieldset", element("legend", "Colours"), *switches, class_="themes controls")
     places = {"trades": "Trades", "claims": "Claims"}
-    places |= {records.section_anchor(s): s.name for s in report.sections}
+    places |= {run_lists.section_anchor(s): s.name for s in report.sections}
     places |= {"memory": "Memory"} if report.memory is not None else {}
     places |= {"ledger": "Ledger", "failures": "Failed runs", "records": "Records"}
     places |= {"machines": "Machines"}
@@ -67,51 +72,51 @@ def _parts(report: Report) -> list[Markup | None]:
         for name in section.tables
     }
     parts = [
-        _part("trades", "What GRPO trades against PPO", trades(report)),
-        _part("claims", "What is claimed, and what holds", claims.verdicts(report.claims)),
-        _part("intervals", "The trades as intervals", intervals(report)),
+        _part("trades", "What GRPO trades against PPO", trade_summary(report)),
+        _part("claims", "Published claims, and what holds", claim_overview(report.claims)),
+        _part("intervals", "GRPO and PPO as intervals", trade_intervals(report)),
     ]
     parts += [_section(section) for section in report.sections]
     if report.memory is not None:
         parts.append(_part("memory", "Where the memory goes", memory_apart(report.memory)))
-    ledger = claims.ledger(report.claims, tables)
+    ledger = claim_cards(report.claims, tables)
     return [
         *parts,
-        _part("ledger", "The claim ledger", ledger),
-        _part("failures", "The runs that failed", records.failures(report)),
-        _part("records", "The records that the numbers come from", records.records(report)),
-        _part("machines", "Machines and code", records.machines(report)),
+        _part("ledger", "The claims and their evidence", ledger),
+        _part("failures", "The runs that failed", run_lists.failed_runs(report)),
+        _part("records", "The runs behind the numbers", run_lists.run_lists(report)),
+        _part("machines", "Machines and code", run_lists.machine_table(report)),
     ]
 
 
 def _section(section: Section) -> Markup:
     about = next(iter(section.tables.values())).attrs
-    anchors, all_runs = records.group_anchors(section), records.runs_anchor(section)
-    shown = [
-        comparison(
+    anchors, all_runs = run_lists.group_anchors(section), run_lists.runs_anchor(section)
+    tables = [
+        comparison_table(
             name,
             table,
             lambda row: f"#{anchors.get((row['env'], row['budget'], row['algo']), all_runs)}",
             id_=_table_anchor(section, name),
         )
         for name, table in section.tables.items()
-        if name != "trades"  # they stand on the first screen
+        if name != "trades"  # it is on the first screen
     ]
     notes = [element("li", note) for note in about["footnotes"]]
     return _part(
-        records.section_anchor(section),
+        run_lists.section_anchor(section),
         f"Records: {section.name}",
         element("p", f"{_about(section)} {about['header']}", class_="origin"),
         element("ul", *notes, class_="notes") if notes else None,
-        curves(section),
-        *shown,
-        of_records(section),
-        profiles(section),
+        curves_part(section),
+        *tables,
+        memory_part(section),
+        profiles_part(section),
     )
 
 
 def _about(section: Section) -> str:
-    """What the records of a section are of."""
+    """The runs of a section in a sentence."""
     runs = [len(group.runs) for group in section.groups]
     envs = ", ".join(dict.fromkeys(group.env for group in section.groups))
     least, most = min(runs), max(runs)
@@ -128,15 +133,16 @@ def _part(anchor: str, title: str, *content: Markup | None) -> Markup:
 
 
 def _table_anchor(section: Section, name: str) -> str:
-    return f"{records.section_anchor(section)}-{name}"
+    return f"{run_lists.section_anchor(section)}-{name}"
 
 
 def _colours(report: Report) -> str:
-    """The colours of ``palette``, and for each line of a legend what its switch hides."""
-    pairs = zip(palette.LIGHT, palette.DARK, strict=True)
-    rules = [f".c{i}{{--c:light-dark({light},{dark})}}" for i, (light, dark) in enumerate(pairs)]
-    parts = zip(palette.part_colours(dark=False), palette.part_colours(dark=True), strict=True)
-    rules += [f".p{i}{{--c:light-dark({light},{dark})}}" for i, (light, dark) in enumerate(parts)]
+    """The colours of ``palette`` as variables, and rules by which switches hide lines."""
+    lines = zip(palette.LIGHT, palette.DARK, strict=True)
+    parts = zip(palette.PARTS_LIGHT, palette.PARTS_DARK, strict=True)
+    pairs = {f"c{i}": pair for i, pair in enumerate(lines)}
+    pairs |= {f"p{i}": pair for i, pair in enumerate(parts)}
+    rules = [f":root{{--{k}:light-dark({a},{b})}}" for k, (a, b) in pairs.items()]
     most = max(max(section.order.values()) for section in report.sections)
     rules += [f".plots:has(.k{i}:not(:checked)) .s{i}{{display:none}}" for i in range(most + 1)]
     return "\n".join(rules) + "\n"
@@ -148,5 +154,5 @@ def _asset(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """As a Content-Security-Policy names what it lets run."""
+    """The name of a style or a script in a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

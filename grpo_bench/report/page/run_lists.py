@@ -1,4 +1,4 @@
-"""Where the numbers come from: every run with its status, the failed ones, machines and code."""
+"""The runs behind the numbers: every run with its status, the failed runs, machines and code."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import pandas as pd
 
 from grpo_bench.report.contents import Report, Section
-from grpo_bench.report.figures.plots import name_of
+from grpo_bench.report.figures.panels import slug
 from grpo_bench.report.page.elements import Markup, element, join
-from grpo_bench.report.page.tables import Cell, grid
+from grpo_bench.report.page.sortable_table import Cell, sortable_table
 from grpo_bench.report.rows.comparison import Group
 from grpo_bench.report.text.numbers import ABSENT, share
 
-Place = tuple[str, str, str]  # environment, budget and label: what names a row of a table
+Place = tuple[str, str, str]  # environment, budget and label: they name a row of a table
 TEST_SUCCESS = "eval/test/success"
-SPOILT = {  # what a status says of a run that is not ok and left no word
-    "planned": "not begun",
-    "running": "not ended, or cut off",
+NO_REASON = {  # the reason to show for a run that left none, by its status
+    "planned": "not started",
+    "running": "still running, or interrupted",
     "failed": "ended with an error",
     "oom": "out of memory",
     "nan": "a number was not finite",
@@ -29,29 +29,28 @@ SPOILT = {  # what a status says of a run that is not ok and left no word
 
 
 def section_anchor(section: Section) -> str:
-    """The id of the part of a section."""
-    return name_of("section", section.name)
+    """The id of a section's part of the page."""
+    return slug("section", section.name)
 
 
 def run_anchor(section: Section, run: str) -> str:
     """The id of a run."""
-    return name_of("run", section.name, run)
+    return slug("run", section.name, run)
 
 
 def runs_anchor(section: Section) -> str:
-    """The id of all records of a section."""
-    return name_of("runs", section.name)
+    """The id of the list of a section's runs."""
+    return slug("runs", section.name)
 
 
 def group_anchors(section: Section) -> dict[Place, str]:
-    """The ids of the records of groups, by environment, budget and algorithm of their rows."""
+    """The ids of the groups' lists of runs, by environment, budget and algorithm."""
     return {
-        _place(group): name_of("runs", section.name, str(i))
-        for i, group in enumerate(section.groups)
+        _place(group): slug("runs", section.name, str(i)) for i, group in enumerate(section.groups)
     }
 
 
-def records(report: Report) -> Markup:
+def run_lists(report: Report) -> Markup:
     """All runs of all sections, by group."""
     parts = []
     for section in report.sections:
@@ -62,24 +61,24 @@ def records(report: Report) -> Markup:
     return join(*parts)
 
 
-def failures(report: Report) -> Markup:
-    """The runs that did not end ok, or that none failed."""
+def failed_runs(report: Report) -> Markup:
+    """The runs that did not end ok, or a sentence that all did."""
     rows = []
     total = 0
     for section in report.sections:
         for group in section.groups:
             total += len(group.runs)
-            rows += [list(_failure(section, group, run)) for run in _spoilt(group)]
+            rows += [list(_failure(section, group, run)) for run in _not_ok(group)]
     if not rows:
         return element("p", f"None: all {total:,} runs ended ok.")
-    caption = f"{len(rows):,} of {total:,} runs; they stay in the denominator of every table"
-    return grid(
+    caption = f"{len(rows):,} of {total:,} runs; every table counts them in its denominator"
+    return sortable_table(
         ["records", "env", "budget", "algo", "seed", "status", "reason", "run"], rows, caption
     )
 
 
-def machines(report: Report) -> Markup:
-    """What the runs ran on, and which code it was."""
+def machine_table(report: Report) -> Markup:
+    """The machines, versions and code of the runs."""
     columns = [
         *("processor", "cores", "accelerator", "threads", "concurrency"),
         *("platform", "python", "versions", "commit", "dirty", "code_digest"),
@@ -88,13 +87,13 @@ def machines(report: Report) -> Markup:
     for section in report.sections:
         for group in section.groups:
             for run in group.runs[columns].to_dict("records"):
-                if pd.isna(run["processor"]):  # never begun
+                if pd.isna(run["processor"]):  # never started
                     continue
                 _, seen = counts.setdefault(json.dumps(run, sort_keys=True), (run, {}))
                 seen[section.name] = seen.get(section.name, 0) + 1
     rows = [[*_machine(run), _seen(seen)] for run, seen in counts.values()]
-    titles = ["machine", "threads", "at a time", "system", "versions", "code", "runs"]
-    return grid(titles, rows, "Hardware, versions and commits of the runs")
+    titles = ["machine", "threads", "runs at once", "system", "versions", "code", "runs"]
+    return sortable_table(titles, rows, "Hardware, versions and commits of the runs")
 
 
 def _group(section: Section, group: Group, ids: dict[Place, str]) -> Markup:
@@ -113,11 +112,11 @@ def _group(section: Section, group: Group, ids: dict[Place, str]) -> Markup:
         element("summary", "Settings"),
         element("pre", json.dumps(config, indent=1, sort_keys=True)),
     )
-    titles = ["seed", "status", "test success", "attempt", "code", "begun", "run"]
+    titles = ["seed", "status", "test success", "attempt", "code", "started", "run"]
     return element(
         "details",
         element("summary", f"{place}: {ok}"),
-        grid(titles, rows, f"Runs of {place}", anchors=anchors),
+        sortable_table(titles, rows, f"Runs of {place}", anchors=anchors),
         compared,
         settings,
         id=ids[_place(group)],
@@ -144,7 +143,7 @@ def _failure(section: Section, group: Group, run: dict[Any, Any]) -> Iterator[Ce
     yield from map(Cell, (group.env, group.budget, group.label))
     yield Cell(str(run["seed"]), run["seed"])
     yield Cell(run["status"], kind="missing")
-    yield Cell(run["reason"] or SPOILT[run["status"]])
+    yield Cell(run["reason"] or NO_REASON[run["status"]])
     yield Cell(run["run"], link=f"#{run_anchor(section, run['run'])}")
 
 
@@ -152,7 +151,7 @@ def _place(group: Group) -> Place:
     return group.env, group.budget, group.label
 
 
-def _spoilt(group: Group) -> list[dict[Any, Any]]:
+def _not_ok(group: Group) -> list[dict[Any, Any]]:
     return group.runs[group.runs["status"] != "ok"].to_dict("records")
 
 
@@ -174,7 +173,7 @@ def _seen(counts: dict[str, int]) -> Cell:
 
 
 def _code(run: dict[Any, Any]) -> str:
-    """The commit, or the digest of code that is no commit's."""
+    """The commit, or the digest of code that was not committed."""
     if pd.isna(run["code_digest"]):
         return ABSENT
     digest = f"code {run['code_digest'][:8]}"
