@@ -12,9 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +24,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import grpo_bench
 import grpo_envs
@@ -229,6 +233,19 @@ def test_python_starts_without_gymnasium(wheel: Path, tmp_path: Path) -> None:
     code = f"{AS_INSTALLED}import importlib.util\nprint(importlib.util.find_spec('gymnasium'))"
     printed = python("-I", "-S", "-c", code, str(unpacked(wheel, tmp_path)), cwd=tmp_path)
     assert printed == "None\n"
+
+
+def test_constraints_hold_for_every_extra() -> None:
+    """But for vllm; constraints.txt says why."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    del extras["vllm"]
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    versions = {canonicalize_name(pin.name): str(pin.specifier).lstrip("=") for pin in pins}
+    for line in chain(project["dependencies"], *extras.values()):
+        needed = Requirement(line)
+        assert needed.specifier.contains(versions[canonicalize_name(needed.name)]), line
 
 
 # -- the programs by name -------------------------------------------------------------------------
