@@ -10,6 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from grpo_bench.config import CONF, resolved
 from grpo_bench.runs.job import task_of
+from grpo_envs.task import SPLITS
 
 # Those of the Gym track; what asks a language model is tested in tests/lm.
 ENVS = sorted(path.stem for path in (CONF / "env").glob("*.yaml") if "_text" not in path.stem)
@@ -28,5 +29,6 @@ def config(results: Path, *overrides: str) -> dict[str, Any]:
 def evaluate_few_problems(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """50 problems of each split, where the test is not about the numbers."""
     task = task_of(config(Path("nowhere"), f"env={env}")["env"])
-    few = {split: task.problem_ids(split)[:50] for split in ("validation", "test")}  # type: ignore[arg-type]
+    few = {split: task.problem_ids(split) for split in SPLITS}
+    few |= {split: few[split][:50] for split in ("validation", "test")}
     monkeypatch.setattr(type(task), "problem_ids", lambda self, split: few[split])
