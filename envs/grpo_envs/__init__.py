@@ -1,6 +1,7 @@
-"""Gymnasium environments with verifiable rewards, where a group (G rollouts of one problem) is a
-first-class thing. Importing this package registers the ids. It needs numpy and gymnasium only, and
-torch for GRPO-VLM on a device."""
+"""Gymnasium environments with verifiable rewards, made for groups: G rollouts of one problem.
+
+Importing this package registers the environments. It needs only numpy and gymnasium, and torch for
+GRPO-VLM on a device."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ __all__ = ["check_group_env"]
 def register_ids() -> None:
     """Register the environments that are not registered yet."""
     for name, module, vector in [
-        ("VLM", "vlm", "make_vector_env"),  # which has a torch view as well
+        ("VLM", "vlm", "make_vector_env"),  # numpy, or torch on a device
         ("Arithmetic", "tokens.arithmetic", "ArithmeticVectorEnv"),
         ("Format", "tokens.format", "FormatVectorEnv"),
     ]:
@@ -28,7 +29,7 @@ def register_ids() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the check on first use: ``import gymnasium`` imports this package, and is fast."""
+    """Import the check on first use: ``import gymnasium`` imports this package and stays fast."""
     if name == "check_group_env":
         from grpo_envs.check import check_group_env
 

@@ -1,12 +1,12 @@
-"""Cards: one episode drawn so that a person can read it (``render_mode="rgb_array"``).
+"""Cards: pictures of one episode for people (``render_mode="rgb_array"``).
 
-Every card of a task has one size, with a verdict or without, so that cards can be the frames of a
-video (``RecordVideo``), an observation (``AddRenderObservation``) or tiles of a picture.
+All cards of a task have the same size, with or without a verdict, so they can be frames of a video
+(``RecordVideo``), an observation (``AddRenderObservation``) or tiles of a picture.
 
-Only drawing lives here; what is written on a card is the task's business. Pillow is imported when
-a card is drawn and not before, so importing ``grpo_envs`` needs numpy and gymnasium only. The font
-is the one inside Pillow (``ImageFont.load_default``): no files, the same on every machine. It knows
-ASCII and little else, so other characters are replaced or shown escaped.
+This module only draws; the task chooses the text. Pillow is imported when a card is drawn, so
+``import grpo_envs`` needs only numpy and gymnasium. The font is Pillow's own
+(``ImageFont.load_default``): no files, the same on every machine. It covers little more than ASCII,
+so other characters are replaced or escaped.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Colour = tuple[int, int, int]
 WIDTH, MARGIN = 640, 24  # pixels
 BAND_HEIGHT, LINE_HEIGHT, ROW_HEIGHT, VERDICT_HEIGHT = 44, 28, 40, 48  # pixels
 PICTURE = 240  # side of the picture on a picture card, pixels
-LETTERS_PER_LINE = 64  # at this font and width nearly all text fits; wider rows are cut by pixels
-MAX_LINES = 8  # of a text card; longer text loses its middle: both ends tell most
+LETTERS_PER_LINE = 64  # nearly always fits this font and width; wider rows are cut by pixels
+MAX_LINES = 8  # of a text card; longer text loses its middle, the ends matter more
 QUESTION_LINES = 2  # of a picture card
 
 PAPER: Colour = (255, 255, 255)
@@ -53,14 +53,14 @@ class Choice(NamedTuple):
 
 
 def text_card(title: str, lines: list[str], verdict: str | None) -> NDArray[np.uint8]:
-    """A title band, lines of text and, once there is one, the verdict below them.
+    """Draw a title band, lines of text and the verdict, if any.
 
     Args:
-        title: one line, cut where the card ends.
-        lines: paragraphs of any text and any length. They are wrapped to the card's width; beyond
-            ``MAX_LINES`` rows the middle is left out, and a row says how much.
-        verdict: one line; None while the episode goes on. Green where it starts with "right",
-            red where it starts with "wrong" (in any case), grey otherwise.
+        title: one line, cut at the card's edge.
+        lines: paragraphs of any length, wrapped to the card's width. Beyond ``MAX_LINES`` rows the
+            middle is replaced by the number of rows left out.
+        verdict: one line; None during the episode. Green if it starts with "right", red if it
+            starts with "wrong" (in any case), else grey.
 
     Returns:
         The picture, (364, 640, 3) uint8.
@@ -78,16 +78,16 @@ def picture_card(
     choices: list[Choice],
     verdict: str | None,
 ) -> NDArray[np.uint8]:
-    """A picture, enlarged without smoothing, beside a question and its lettered answers.
+    """Draw a picture, enlarged without smoothing, next to a question and its lettered answers.
 
     Args:
-        picture: (height, width, 3) uint8; None leaves the whole width to the text.
+        picture: (height, width, 3) uint8; without one the text takes the whole width.
         choices: in the order of their letters, A first.
-        question: shown in at most ``QUESTION_LINES`` rows.
+        question: takes at most ``QUESTION_LINES`` rows.
         title, verdict: as in ``text_card``.
 
     Returns:
-        The picture, (height, 640, 3) uint8; the height follows the number of answers.
+        The picture, (height, 640, 3) uint8; the height depends on the number of answers.
     """
     left = MARGIN if picture is None else PICTURE + 2 * MARGIN
     width = WIDTH - left - MARGIN
@@ -111,7 +111,7 @@ def picture_card(
 
 
 def letter(place: int) -> str:
-    """The name of an answer's place: A to Z, then AA, AB, ... as spreadsheets count."""
+    """The letter of an answer: A to Z, then AA, AB, ... as in spreadsheets."""
     name = ""
     place += 1
     while place:
@@ -121,7 +121,8 @@ def letter(place: int) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Rows of at most ``width`` printable ASCII characters; line breaks in the text are kept."""
+    """Split a text into rows of at most ``width`` printable ASCII characters, at its line breaks
+    first."""
     rows = []
     for line in text.translate(LOOKALIKES).split("\n"):
         plain = "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in line)
@@ -130,7 +131,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def _shorten(rows: list[str], limit: int) -> list[str]:
-    """At most ``limit`` rows: where there are more, one of them says how many are left out."""
+    """Keep at most ``limit`` rows; one of them says how many were left out."""
     if len(rows) <= limit:
         return rows
     head, tail = rows[: limit // 2], rows[len(rows) - (limit - 1) // 2 :]
@@ -138,8 +139,8 @@ def _shorten(rows: list[str], limit: int) -> list[str]:
 
 
 def _canvas(title: str, body: int, verdict: str | None) -> tuple[Image, ImageDraw]:
-    """A card of ``body`` pixels between the title band and the verdict's, blank before there is
-    one."""
+    """A blank card with title and verdict; ``body`` is the height between their bands, in
+    pixels."""
     from PIL import Image, ImageDraw
 
     height = BAND_HEIGHT + body + VERDICT_HEIGHT
@@ -185,7 +186,7 @@ def _paragraph(draw: ImageDraw, rows: list[str], left: int, top: int, width: int
 def _line(
     draw: ImageDraw, text: str, x: int, y: int, width: int, ink: Colour, anchor: str = "lm"
 ) -> int:
-    """Write one line, cut to ``width`` pixels; returns the pixels it took."""
+    """Draw one line, cut to ``width`` pixels. Returns its width."""
     from PIL.ImageFont import load_default
 
     font = load_default(18)

@@ -1,9 +1,9 @@
-"""Does an environment keep the group contract? Given the problem, are observations and rewards
-functions of the actions alone?
+"""Check the group contract: for a given problem, observations and rewards depend only on the
+actions.
 
-Every problem is rolled out several times with the same actions: on every sub-environment, after
-different histories, beside different neighbours, and with the global random generators of Python
-and numpy in different states. Whatever differs is reported with the problem and the step.
+Every problem is rolled out several times with the same actions: in every sub-environment, after
+different episodes, next to different problems, and with different states of Python's and numpy's
+global random generators. An error names the problem and the step of the first difference.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-MAX_STEPS = 200  # of an episode that are compared
-_MAX_DRAWS = 100  # resets to look for different problems
+MAX_STEPS = 200  # compared in each episode
+_MAX_DRAWS = 100  # resets to find different problems
 
 
 @dataclass
 class Trace:
-    """One rollout of one problem: what came back at the start (reward 0.0) and at each step."""
+    """One rollout of one problem: the results of ``reset`` (with reward 0.0) and of each step."""
 
     observations: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
@@ -35,11 +35,11 @@ class Trace:
 
     @property
     def ended(self) -> bool:
-        """The episode is over, or as long as anyone looks."""
+        """The episode is over, or has ``MAX_STEPS`` steps."""
         return any(self.ends[-1]) or len(self.ends) > MAX_STEPS
 
     def add(self, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
-        """Note what one reset or step gave; a copy of the observation is kept."""
+        """Append the results of one reset or step; the observation is copied."""
         self.observations.append(copy.deepcopy(observation))
         self.rewards.append(float(reward))
         self.ends.append((bool(terminated), bool(truncated)))
@@ -48,20 +48,19 @@ class Trace:
 def check_group_env(
     env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any], n_problems: int = 4, seed: int = 0
 ) -> None:
-    """Prove the group contract for ``env``, on ``n_problems`` problems.
+    """Check the group contract of ``env`` on ``n_problems`` problems.
 
-    An environment whose ``info`` has a ``problem_id`` is started with
-    ``reset(options={"problem_id": k})``, and its ``info`` has to have the same keys at every step,
-    each a Python float (in a vector environment: a float64 array). Any other is started with one
-    seed for the whole group; its "problems" are then the seeds from ``seed`` on.
+    If ``info`` has a ``problem_id``, problems are started by ``reset(options={"problem_id": k})``,
+    and ``info`` needs the same keys at every step, each a Python float (in a vector environment: a
+    float64 array). Otherwise a problem is a seed shared by the whole group, from ``seed`` on.
 
     Args:
-        env: a scalar or a vector environment; it is reset and stepped, and left open.
-        n_problems: how many problems are tried, at most.
-        seed: of the problems and of the actions.
+        env: a scalar or vector environment; it is reset and stepped, but not closed.
+        n_problems: how many problems to try, at most.
+        seed: of the problems and the actions.
 
     Raises:
-        AssertionError: says what broke, on which problem and at which step.
+        AssertionError: the contract is broken; names the problem, the step and the difference.
         ValueError: ``n_problems`` is below 1.
     """
     if n_problems < 1:
@@ -77,7 +76,7 @@ def check_group_env(
             expected[problem] = first
             for member, other in enumerate(others, start=1):
                 _compare(problem, first, other, f"group members 0 and {member}")
-        # Backwards, so that an odd and an even number of episodes lie between two rollouts.
+        # Backwards: some rollouts of a problem are an odd number of episodes apart, some an even.
         for repeat in reversed(range(len(problems))):
             _disturb(seed + 1 + repeat)
             mixture = [problems[(repeat + i) % len(problems)] for i in range(view.n)]
@@ -85,7 +84,7 @@ def check_group_env(
                 _compare(problem, expected[problem], trace, "a first rollout and a later one")
 
 
-# -- one face for scalar and vector environments --------------------------------------------------
+# -- one interface for scalar and vector environments ---------------------------------------------
 
 
 class _ScalarView:
@@ -215,7 +214,7 @@ def _member(batch: Any, i: int) -> Any:
 
 
 def _find_problems(view: _ScalarView | _VectorView, n_problems: int, seed: int) -> list[int]:
-    """Different problem ids that the environment itself starts, or seeds where it has no ids."""
+    """Different problem ids drawn by the environment, or seeds if it has no ids."""
     found: dict[int, None] = {}
     for draw in range(_MAX_DRAWS):
         for info in view.first_infos(seed + draw):
@@ -237,7 +236,7 @@ def _draw_actions(env: Any, seed: int) -> list[Any]:
 
 
 def _disturb(seed: int) -> None:
-    """What an environment that hides randomness in the global generators would notice."""
+    """Change the global generators, in case the environment uses them."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
 
@@ -259,7 +258,7 @@ def _check_keys(problem: int, info: dict[str, Any], keys: Any) -> None:
     if "problem_id" not in info or (keys is not None and info.keys() != keys):
         raise AssertionError(
             f"problem {problem}: info has the keys {sorted(info)}: expected "
-            f"{sorted(keys or ['problem_id', '...'])} as at the start, at every step"
+            f"{sorted(keys or ['problem_id', '...'])} at every step, as at the start"
         )
 
 
@@ -267,7 +266,7 @@ def _check_problem(problem: int, reported: Any) -> None:
     if reported != problem:
         raise AssertionError(
             f"problem {problem} was asked for by reset(options={{'problem_id': {problem}}}), "
-            f"but info says {reported}: expected that problem until its end"
+            f"but info says {reported}: expected that problem until the episode ends"
         )
 
 
@@ -289,6 +288,6 @@ def _compare(problem: int, a: Trace, b: Trace, who: str) -> None:
 
 
 _CAUSE = (
-    "with equal actions: something besides the problem and the actions takes part (a random "
-    "generator, what earlier episodes left behind, or the place in the batch)"
+    "with equal actions: they depend on something else too (a random generator, earlier episodes, "
+    "or the place in the batch)"
 )

@@ -1,7 +1,7 @@
-"""Random numbers that are functions of a problem: the same in every batch, view and process.
+"""Random numbers that depend only on the problem: the same in every batch, view and process.
 
 The hash is splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014). As a counter-based generator, draw number c of problem p is
+OOPSLA 2014), used as a counter-based generator: draw c of problem p is
 ``mix(mix(p) + c * GOLDEN)``.
 """
 
@@ -19,9 +19,9 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, splitmix64's step
 
 
 def mix(z: UInt64Array) -> UInt64Array:
-    """splitmix64's output function, of the shape of z: one to one on 64-bit integers, all bits
-    well mixed."""
-    z = z + np.uint64(GOLDEN)  # a new array; the rest is done in place
+    """splitmix64's output function, elementwise: a bijection of 64-bit integers that mixes all
+    bits."""
+    z = z + np.uint64(GOLDEN)  # a new array; the rest is in place
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(27)
@@ -31,23 +31,23 @@ def mix(z: UInt64Array) -> UInt64Array:
 
 
 def counters(n: int) -> UInt64Array:
-    """What tells the first n draws of a problem apart, (n,)."""
+    """The counters of the first n draws of a problem, (n,)."""
     return np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 def draws(ids: IntArray, counters: UInt64Array) -> UInt64Array:
-    """64 random bits for each problem (n,) and counter (c,): (n, c)."""
+    """64 random bits, (n, c), for problems (n,) and counters (c,)."""
     return mix(mix(ids.view(np.uint64))[:, None] + counters)
 
 
 def below(bits: UInt64Array, m: int | IntArray) -> IntArray:
-    """Each draw as an integer in [0, m), uniform up to a bias below m / 2**32; m broadcasts."""
+    """Integers in [0, m) from draws, uniform up to a bias below m / 2**32; m broadcasts."""
     high = bits >> np.uint64(32)
     return ((high * np.asarray(m, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
 def normals(bits: UInt64Array) -> NDArray[np.float32]:
-    """Independent standard normals (n, 2 c) from draws (n, c), two from each (Box and Muller).
+    """Independent standard normals (n, 2 c) from draws (n, c), two for each (Box and Muller).
 
     The radius comes from 24 bits, so no value exceeds sqrt(48 ln 2) = 5.77.
     """

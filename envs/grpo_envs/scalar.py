@@ -14,14 +14,14 @@ RENDER_FPS = 1
 
 
 class TaskEnv(gym.Env[Any, Any]):
-    """One episode at a time. A subclass names its Task and carries the environment's page.
+    """One episode at a time. A subclass names its Task and documents the environment.
 
     Args:
-        split: where problems are drawn from: ``train``, ``validation``, ``test`` or ``tuning``.
+        split: draw problems from ``train``, ``validation``, ``test`` or ``tuning``.
         render_mode: ``ansi`` (text), ``rgb_array`` (a card) or None.
         **options: of the task.
 
-    ``reset(options={"problem_id": k})`` starts problem k, from whichever split.
+    ``reset(options={"problem_id": k})`` starts problem k of any split.
     """
 
     metadata: dict[str, Any] = {"render_modes": RENDER_MODES, "render_fps": RENDER_FPS}
@@ -64,7 +64,7 @@ class TaskEnv(gym.Env[Any, Any]):
         return observation, float(outcome.reward[0]), self._ended, False, info
 
     def action_masks(self) -> BoolArray:
-        """Which actions can be right next, (n_actions,), for ``MaskablePPO``."""
+        """Actions that can still be right, (n_actions,), for ``MaskablePPO``."""
         if self._state is None:
             raise RuntimeError("action_masks() before reset()")
         return self.task.action_masks(self._state)[0]
@@ -93,13 +93,13 @@ class TaskEnv(gym.Env[Any, Any]):
 
 
 def check_render_mode(render_mode: str | None) -> None:
-    """Raises ValueError unless it is one of ``RENDER_MODES`` or None."""
+    """Raises ValueError unless ``render_mode`` is one of ``RENDER_MODES`` or None."""
     if render_mode not in (None, *RENDER_MODES):
         raise ValueError(f"render_mode={render_mode!r}: expected one of {RENDER_MODES} or None")
 
 
 def check_options(options: dict[str, Any] | None, allowed: set[str]) -> None:
-    """Raises ValueError for an option of ``reset`` that nobody would read."""
+    """Raises ValueError for an unknown option of ``reset``."""
     unknown = set(options or ()) - allowed
     if unknown:
         raise ValueError(

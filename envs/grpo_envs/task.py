@@ -1,15 +1,15 @@
-"""Task: what a problem is, defined once and in batches.
+"""Task: the problems of an environment, defined once, in batches.
 
-A batch of n problems is a ``State``: a dict of numpy arrays whose first axis is the batch. Every
-view (scalar, vector, text) calls the same five functions, so there is nothing to keep in step:
+A batch of n problems is a ``State``: a dict of numpy arrays whose first axis is the batch. All
+views (scalar, vector, text) call the same functions:
 
     ids = task.sample(rng, n, "train")      which problems             (n,)  int64
-    state = task.start(ids)                 the batch at its beginning {name: (n, ...)}
+    state = task.start(ids)                 the start of the episodes  {name: (n, ...)}
     obs = task.observe(state)               what the agent sees        like ``observation_space``
     outcome = task.step(state, actions)     advance in place, judge    Outcome of (n,) arrays
     task.describe(state, i)                 one problem, as text; ``draw`` as a picture
 
-Given a problem's id, observations and rewards are functions of the actions alone: no method but
+For a given problem id, observations and rewards depend only on the actions: no method except
 ``sample`` is random.
 """
 
@@ -25,8 +25,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-# Policies learn on ``train``, settings are chosen on ``tuning``, curves are drawn on
-# ``validation``, and what is reported comes from ``test``.
+# Policies are trained on ``train`` and settings are tuned on ``tuning``. Learning curves use
+# ``validation``, reported results ``test``.
 Split = Literal["train", "validation", "test", "tuning"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -34,25 +34,25 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 State = dict[str, NDArray[Any]]
-Chat = list[dict[str, str]]  # messages with a role and a content, as chat templates take them
+Chat = list[dict[str, str]]  # messages with role and content, as in chat templates
 Observation = Any  # an array, or a dict of arrays, with the batch as the first axis
 
-MAX_ID = 2**53  # ids travel through ``info`` as Python floats: exact up to here
+MAX_ID = 2**53  # ``info`` has ids as Python floats: exact up to here
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one step did to a batch of n episodes. While an episode goes on, all but
-    ``terminated`` are 0 (no task here pays before the end)."""
+    """The result of one step of n episodes. All tasks here give their reward at the end: before it
+    everything is 0."""
 
     reward: FloatArray  # (n,)
     terminated: BoolArray  # (n,)
     success: FloatArray  # (n,) 1.0 where the answer is right
-    components: dict[str, FloatArray]  # the parts of the reward, each (n,); always the same keys
+    components: dict[str, FloatArray]  # parts of the reward, each (n,); always the same keys
 
 
 class Task(ABC):
-    """A family of problems with verifiable answers. See the module's page for the contract."""
+    """A family of problems with verifiable answers. The module's docstring has the contract."""
 
     observation_space: spaces.Space[Any]  # of one problem
     action_space: spaces.Discrete
@@ -67,17 +67,15 @@ class Task(ABC):
 
     @abstractmethod
     def problem_ids(self, split: Split) -> IntArray:
-        """The frozen list of a split, each problem once, in an order that never changes.
-
-        Where a split has more problems than anyone can enumerate, this is a fixed sample of it.
-        """
+        """All problems of a split, each once, in an order that never changes; a fixed sample if
+        the split is too large to list."""
 
     @abstractmethod
     def check_ids(self, ids: Any) -> IntArray:
-        """Ids as (n,) int64 in their canonical form.
+        """Ids as (n,) int64 in canonical form.
 
         Raises:
-            ValueError: names the first id that is none of this task, and says what ids are.
+            ValueError: an id is invalid; names it and the valid ones.
         """
 
     @abstractmethod
@@ -88,20 +86,18 @@ class Task(ABC):
 
     @abstractmethod
     def start(self, ids: IntArray) -> State:
-        """A new batch of episodes. The key ``problem_id`` (n,) is always there."""
+        """A new batch of episodes. The state always has ``problem_id`` (n,)."""
 
     @abstractmethod
     def observe(self, state: State) -> Observation:
-        """Observations of the batch, in arrays that nobody else holds."""
+        """Observations of the batch, as new arrays."""
 
     @abstractmethod
     def step(self, state: State, actions: IntArray) -> Outcome:
-        """Take one action (n,) in each episode, in place. Episodes that have ended are not passed
-        in again before they are started anew."""
+        """Take one action (n,) in each episode, in place. No episode of ``state`` has ended."""
 
     def action_masks(self, state: State) -> BoolArray:
-        """Which actions can possibly be right next, (n, n_actions); unless a task knows better,
-        all."""
+        """Actions that can still be right, (n, n_actions); all of them, unless overridden."""
         return np.ones((len(state["problem_id"]), int(self.action_space.n)), dtype=bool)
 
     # -- the text view ----------------------------------------------------------------------------
@@ -112,13 +108,13 @@ class Task(ABC):
 
     @abstractmethod
     def score_texts(self, ids: IntArray, completions: Sequence[str]) -> Outcome:
-        """Judge one completion for each problem: the same reward as the tokens would get."""
+        """Judge one completion per problem, with the reward that the same tokens would get."""
 
     def chats(self, ids: IntArray, examples: int = 0) -> list[Chat]:
-        """Each problem as a conversation that a chat model is to go on with.
+        """Each problem as a conversation for a chat model to continue.
 
         Args:
-            examples: so many problems, with their answers, come before it.
+            examples: number of solved problems to show first.
 
         Raises:
             ValueError: the task has fewer examples.
@@ -128,18 +124,18 @@ class Task(ABC):
         return [[{"role": "user", "content": prompt}] for prompt in self.prompts(ids)]
 
     def score_replies(self, ids: IntArray, replies: Sequence[str]) -> Outcome:
-        """Judge what a chat model answers to ``chats``. It may say more than the answer, where a
-        task can tell what the answer is; else this is ``score_texts``."""
+        """Judge a chat model's replies to ``chats``. A task can override this to find the answer in
+        a longer reply; the default is ``score_texts``."""
         return self.score_texts(ids, replies)
 
-    # -- what a score means -----------------------------------------------------------------------
+    # -- the scale of scores ----------------------------------------------------------------------
 
-    oracle_score: float  # expected reward of the best policy there is
+    oracle_score: float  # expected reward of the best possible policy
 
     @cached_property
     def random_score(self) -> float:
-        """Expected reward of uniformly random actions on the training split (simulated: 200,000
-        episodes with a fixed seed; a task that knows the value says so instead)."""
+        """Expected reward of uniformly random actions on the training split. Simulated with 200,000
+        episodes and a fixed seed; a task that knows the value overrides it."""
         rng = np.random.default_rng(0)
         state = self.start(self.sample(rng, 200_000, "train"))
         total, running = 0.0, len(state["problem_id"])
@@ -152,7 +148,7 @@ class Task(ABC):
         return total / 200_000
 
     def normalised(self, reward: float) -> float:
-        """0 for random, 1 for perfect."""
+        """Rescale a reward: 0 is random, 1 is perfect."""
         return (reward - self.random_score) / (self.oracle_score - self.random_score)
 
     # -- pictures ---------------------------------------------------------------------------------
@@ -174,10 +170,10 @@ def check_split(split: str) -> Split:
 
 
 def check_whole(ids: Any, n_ids: int) -> IntArray:
-    """Ids as (n,) int64; floats that are whole numbers are taken, as ``info`` has them.
+    """Ids as (n,) int64. Floats that are whole numbers are accepted: ``info`` has ids as floats.
 
     Raises:
-        ValueError: names the first that is no whole number from 0 to ``n_ids`` - 1.
+        ValueError: an id is not a whole number from 0 to ``n_ids`` - 1; names it.
     """
     expected = f"expected whole numbers from 0 to {n_ids - 1}"
     array = np.asarray(ids)

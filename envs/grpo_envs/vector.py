@@ -1,4 +1,4 @@
-"""The vector view: ``gymnasium.vector.VectorEnv`` over any Task, without a Python loop."""
+"""The vector view: ``gymnasium.vector.VectorEnv`` over any Task, without a loop over episodes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from grpo_envs.task import BoolArray, IntArray, Outcome, Split, State, Task, che
 
 
 class TaskVectorEnv(VectorEnv[Any, Any, Any]):
-    """``num_envs`` episodes side by side; every call is a handful of numpy operations.
+    """``num_envs`` episodes at once; every call is a few numpy operations.
 
     Args:
         num_envs: number of sub-environments.
         split, render_mode, **options: as for the scalar environment.
-        autoreset_mode: what happens to an episode that has ended.
-            SAME_STEP (default): the step that ends it already returns the next problem's first
-            observation; the last one and its info are in ``infos["final_obs"]`` and
-            ``infos["final_info"]``, whole batches, valid where the masks ``_final_obs`` and
-            ``_final_info`` say so. NEXT_STEP: the next step starts the next problem and ignores
-            the action. DISABLED: it waits, paying 0, until ``reset`` names it.
+        autoreset_mode: what follows the end of an episode.
+            SAME_STEP (default): the step that ends it returns the next problem's first observation.
+            ``infos["final_obs"]`` and ``infos["final_info"]`` have the last ones, as whole batches,
+            valid where the masks ``_final_obs`` and ``_final_info`` are true. NEXT_STEP: the next
+            step starts the next problem and ignores the action. DISABLED: the episode waits, with
+            reward 0, until it is reset.
 
-    ``reset(options=...)`` takes ``problem_id`` (num_envs,) and, to start only some episodes anew,
-    ``reset_mask`` (num_envs,) bool.
+    ``reset(options=...)`` takes ``problem_id`` (num_envs,) and ``reset_mask`` (num_envs,) bool, to
+    restart only some episodes.
     """
 
     metadata: dict[str, Any]
@@ -62,7 +62,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         self._ended: BoolArray = np.zeros(num_envs, dtype=bool)
 
     def draw_problems(self, n: int) -> IntArray:
-        """n problem ids, (n,), from the environment's own random stream and split."""
+        """Draw n problem ids, (n,), from the split, with the environment's random generator."""
         return self.task.sample(self.np_random, n, self.split)
 
     def reset(
@@ -112,7 +112,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         return self.task.observe(state), outcome.reward, terminated, truncated, infos
 
     def action_masks(self) -> BoolArray:
-        """Which actions can be right next, (num_envs, n_actions), for ``MaskablePPO``."""
+        """Actions that can still be right, (num_envs, n_actions), for ``MaskablePPO``."""
         return self.task.action_masks(self._started())
 
     def render(self) -> tuple[Any, ...] | None:
@@ -166,7 +166,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         return actions.astype(np.int64, copy=False)
 
     def _step_some(self, going: BoolArray, actions: IntArray) -> Outcome:
-        """Step the episodes that go on; the others wait at reward 0, ``terminated`` still true."""
+        """Step the running episodes; the others wait, with reward 0 and ``terminated`` true."""
         state = self._started()
         part = {name: array[going] for name, array in state.items()}
         outcome = self.task.step(part, actions[going])
@@ -184,7 +184,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
         return Outcome(spread(outcome.reward), terminated, spread(outcome.success), components)
 
     def _infos(self, outcome: Outcome | None) -> dict[str, Any]:
-        """Gymnasium's batched infos: an array and the mask ``_name`` for each key."""
+        """Gymnasium's batched infos: an array and a mask ``_name`` for each key."""
         state = self._started()
         zeros = np.zeros(self.num_envs)
         infos: dict[str, Any] = {"problem_id": state["problem_id"].astype(np.float64)}

@@ -1,1 +1,1 @@
-"""Small real data, with its licence beside it."""
+"""Small real data sets and their licences."""

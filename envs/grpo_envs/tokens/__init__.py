@@ -1,1 +1,1 @@
-"""GRPO-Arithmetic-v0 and GRPO-Format-v0: an expression, answered token by token."""
+"""GRPO-Arithmetic-v0 and GRPO-Format-v0: compute an expression, token by token."""

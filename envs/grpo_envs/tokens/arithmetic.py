@@ -1,4 +1,4 @@
-"""GRPO-Arithmetic-v0: the result of an expression, one token at a time."""
+"""GRPO-Arithmetic-v0: write the result of an expression, one token at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grpo_envs.vector import TaskVectorEnv
 
 
 class ArithmeticTask(TokenTask):
-    """The whole completion is the value. The page is that of ``ArithmeticEnv``."""
+    """The whole completion is the value. ``ArithmeticEnv`` documents the task."""
 
     title = "Arithmetic"
     judge: ClassVar[TokenJudge] = value_judge()
@@ -34,7 +34,7 @@ class ArithmeticTask(TokenTask):
         return Outcome(accuracy, terminated, accuracy, {"accuracy": accuracy})
 
     def score_replies(self, ids: IntArray, replies: Sequence[str]) -> Outcome:
-        """The last number in a reply is its answer."""
+        """The answer is the last number in the reply."""
         return self._score(ids, replies, self._judge_reply)
 
     def _judge_text(self, completion: str, answer: str) -> Verdict:
@@ -54,15 +54,15 @@ class ArithmeticEnv(TaskEnv):
 
     ## Description
 
-    An expression such as `17+25=` is given as tokens; the agent writes the result, one token at a
-    time, and then `<eos>`. The answer counts if it is a value (an optional sign, then digits) that
-    equals the exact result.
+    The agent reads an expression such as `17+25=` as tokens and writes the result, one token at a
+    time, then `<eos>`. The answer is right if it is a value (an optional sign, then digits) equal
+    to the exact result.
 
     Expressions are chains of one to three operations on non-negative integers, nested to the left:
-    `17+25`, `(17+25)*3`, `((417+25)*3)//68`. `//` and `mod` round down as Python's do; a problem
-    that divides by zero is none. Where operands may change places, both orders are one problem with
-    one id (in a run of one operation: `a+b+c`, and `b` and `c` in `a-b-c`); if the first operation
-    is such a one, a hash of the problem says which of its two operands is shown first.
+    `17+25`, `(17+25)*3`, `((417+25)*3)//68`. `//` and `mod` round down, as in Python; no problem
+    divides by zero. If swapping operands cannot change the result, both orders are one problem with
+    one id. This holds in a run of one operation: for all of `a+b+c`, and for `b` and `c` in
+    `a-b-c`. If the first two operands can swap, a hash of the problem chooses which is shown first.
 
     | preset | `operators` | `digits` | `chain` | problems | example |
     |---|---|---|---|---|---|
@@ -70,9 +70,8 @@ class ArithmeticEnv(TaskEnv):
     | `medium` | `+ - *` | 2 | 2 | 4,868,400 | `(17+25)*3` |
     | `hard` | `+ - * // mod` | 3 | 3 | 84 trillion | `((417+25)*3)//68` |
 
-    Splits are a hash of the problem, whatever the arguments: 80 % train, 10 % test, 5 %
-    validation, 5 % tuning. Of more than 200,000 problems, `problem_ids` is a fixed sample of
-    2,000 in each split.
+    A hash of the problem alone decides its split: 80 % train, 10 % test, 5 % validation, 5 %
+    tuning. With more than 200,000 problems, `problem_ids` is a fixed sample of 2,000 in each split.
 
     ## Action Space
 
@@ -86,24 +85,24 @@ class ArithmeticEnv(TaskEnv):
     | 12, 13 | `-` `+` | | 20, 21 | `<reasoning>` `</reasoning>` |
     | 14, 15 | `*` `//` | | 22, 23 | `<answer>` `</answer>` |
 
-    Every token may be written; one that belongs to no value makes the answer wrong.
-    `action_masks()` says which can still lead to a value: first a sign or a digit, then digits,
-    and `<eos>` only after a digit.
+    Every token is allowed; one that cannot be part of a value makes the answer wrong.
+    `action_masks()` marks the tokens that can still lead to a value: first a sign or a digit, then
+    digits, and `<eos>` only after a digit.
 
     ## Observation Space
 
-    A `Dict`; L is the length of the prompt, gaps included, plus `max_tokens`: 10, 19 and 34 for
+    A `Dict`. L is the length of the prompt, with its gaps, plus `max_tokens`: 10, 19 and 34 for
     `easy`, `medium` and `hard`.
 
     | key | space | meaning |
     |---|---|---|
     | `tokens` | `Box(0, 23, (L,), int64)` | the prompt, then the completion, then `<pad>` |
     | `position` | `Box(0, L, (1,), int64)` | the column of the next token |
-    | `mask` | `MultiBinary(L)` | 1 where a token is: neither in gaps nor from `position` on |
+    | `mask` | `MultiBinary(L)` | 1 for tokens written so far, 0 in gaps and after them |
 
-    The prompt stands in fixed columns, one for each place of each operand, `<pad>` where there is
-    no digit: digits of equal place value line up, as on paper. The completion begins in column
-    `task.prompt_length`, whatever the problem. For `easy`:
+    The prompt has a column for each digit of each operand, with `<pad>` where an operand is
+    shorter, so digits of equal place value line up, as on paper. The completion always begins in
+    column `task.prompt_length`. For `easy`:
 
     | column | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 |
     |---|---|---|---|---|---|---|---|---|---|---|
@@ -115,33 +114,33 @@ class ArithmeticEnv(TaskEnv):
     | event | reward |
     |---|---|
     | the episode ends with the right value | 1 |
-    | it ends otherwise | 0 |
+    | it ends with anything else | 0 |
     | before the end | 0 |
 
-    `info` carries `problem_id`, `is_success` and `accuracy` at every step. The best possible score
+    `info` has `problem_id`, `is_success` and `accuracy` at every step. The best possible score
     is 1.
 
     ## Starting State
 
-    A problem of the split: operators and operands are uniform. `reset(options={"problem_id": k})`
-    starts problem k.
+    A problem of the split, with uniform operators and operands.
+    `reset(options={"problem_id": k})` starts problem k.
 
     ## Episode End
 
     | event | |
     |---|---|
     | `<eos>` is written | terminated |
-    | `max_tokens` tokens have been written | terminated; what stands there is judged |
+    | `max_tokens` tokens have been written | terminated; the completion is judged as it is |
 
     ## Arguments
 
     | argument | default | |
     |---|---|---|
     | `preset` | `"easy"` | `"easy"`, `"medium"`, `"hard"`, or None: then give the next three |
-    | `operators` | of the preset | some of `+ - * // mod`, as a string (`"+-"`) or a list |
-    | `digits` | of the preset | most digits of an operand, 1 to 4 |
-    | `chain` | of the preset | number of operations, 1 to 3; `digits * (chain + 1)` at most 15 |
-    | `max_tokens` | the least: 4, 8, 14 in the presets | at least the longest answer and `<eos>` |
+    | `operators` | the preset's | some of `+ - * // mod`, as a string (`"+-"`) or a list |
+    | `digits` | the preset's | most digits of an operand, 1 to 4 |
+    | `chain` | the preset's | number of operations, 1 to 3; `digits * (chain + 1)` at most 15 |
+    | `max_tokens` | the minimum: 4, 8, 14 | room for the longest answer and `<eos>` |
     | `split` | `"train"` | `"train"`, `"validation"`, `"test"` or `"tuning"` |
     | `render_mode` | None | `"ansi"` (text) or `"rgb_array"` (a card) |
 
@@ -161,6 +160,6 @@ class ArithmeticEnv(TaskEnv):
 
 
 class ArithmeticVectorEnv(TaskVectorEnv):
-    """The page is that of ``ArithmeticEnv``; arguments of the vector view: ``TaskVectorEnv``."""
+    """``ArithmeticEnv`` as a vector environment, with the arguments of ``TaskVectorEnv`` too."""
 
     task_class = ArithmeticTask

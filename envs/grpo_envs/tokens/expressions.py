@@ -1,16 +1,17 @@
 """The problems of the token tasks: chains of integer operations, nested to the left.
 
-``a + b``, ``(a + b) * c``, ``((a + b) * c) - d``: written with parentheses, so that no rule of
-precedence is needed. ``//`` and ``mod`` are Python's (rounding down; the sign of the divisor); a
-problem that divides by zero is none. Results are exact: at most 12 digits.
+``a + b``, ``(a + b) * c``, ``((a + b) * c) - d``: parentheses make rules of precedence unnecessary.
+``//`` and ``mod`` are Python's (rounding down; the sign of the divisor). No problem divides by
+zero. Results are exact: at most 12 digits.
 
-An id is a number in mixed radix, operators first, then operands. Where operands may change places,
-they are sorted, so that 17 + 25 and 25 + 17 are one problem with one id: in a run of one operation,
-that is ``a + b + c`` and ``a * b * c`` from the first operand on, and the later operands of a run
-of anything but ``mod`` (``a - b - c`` is ``a - c - b``, ``a // b // c`` is ``a // c // b``).
+An id is a number in mixed radix, operators first, then operands. Operands whose order cannot change
+the result are sorted: 17 + 25 and 25 + 17 are one problem with one id. In a run of one operation
+these are all operands of ``a + b + c`` and ``a * b * c`` if the run comes first, and the later
+operands of any run except of ``mod`` (``a - b - c`` is ``a - c - b``, ``a // b // c`` is
+``a // c // b``).
 
-The split of a problem is a hash of the problem itself: 80 % train, 10 % test, 5 % validation and
-5 % tuning, whatever the other arguments are.
+A hash of the problem, and nothing else, decides its split: 80 % train, 10 % test, 5 % validation
+and 5 % tuning.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "hard": {"operators": "+-*//mod", "digits": 3, "chain": 3},
 }
 MAX_BASE = 10**4  # operands have at most four digits
-MAX_LISTED = 200_000  # a space with more problems than this is represented by a sample
-N_LISTED = 2_000  # of this many in each split
+MAX_LISTED = 200_000  # problems; a larger space is represented by a sample
+N_LISTED = 2_000  # size of that sample in each split
 
 SHARES: dict[Split, float] = {"train": 0.8, "validation": 0.05, "test": 0.1, "tuning": 0.05}
 _SPLIT_OF_TWENTIETH = np.array([0] * 8 + [1, 2] + [0] * 8 + [3, 2])  # indices into ``SPLITS``
@@ -52,10 +53,10 @@ _SPLIT_NAMES = np.array(SPLITS)
 
 
 class Expressions:
-    """A space of problems. Arguments as on the page of ``ArithmeticEnv``.
+    """A space of problems. ``ArithmeticEnv`` documents the arguments.
 
     Raises:
-        ValueError: an argument is out of range or, without a preset, missing.
+        ValueError: an argument is out of range, or missing without a preset.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Expressions:
         self._op_tokens = np.array([TOKEN_ID[op] for op in self.operators])
         self._op_numbers = np.array([OPERATORS.index(op) for op in self.operators])
         self._operand_slots = number_slots(np.arange(self._base), self.digits)[:, 1:]
-        # what the hash is taken of does not depend on this space's radix
+        # the input of the hash does not depend on this space's radix
         self._operand_key = MAX_BASE ** np.arange(self.chain, -1, -1)
         self._operator_key = len(OPERATORS) ** np.arange(self.chain - 1, -1, -1)
         self._operator_key *= MAX_BASE ** (self.chain + 1)
@@ -102,13 +103,13 @@ class Expressions:
     # -- ids --------------------------------------------------------------------------------------
 
     def parts(self, ids: IntArray) -> tuple[IntArray, IntArray]:
-        """Operators (n, chain), as places in ``self.operators``, and operands (n, chain + 1)."""
+        """Operators (n, chain), as indices into ``self.operators``, and operands (n, chain + 1)."""
         column = ids[:, None]
         operators = column // self._operator_radix % len(self.operators)
         return operators, column // self._operand_radix % self._base
 
     def ids(self, operators: IntArray, operands: IntArray) -> IntArray:
-        """The canonical id of each problem, (n,): operands that may change places are sorted."""
+        """The canonical id of each problem, (n,): interchangeable operands are sorted."""
         joined = np.empty(operators.shape, dtype=bool)
         joined[:, 0] = self._first_two_commute[operators[:, 0]]
         joined[:, 1:] = (operators[:, 1:] == operators[:, :-1]) & self._rest_commute[
@@ -130,8 +131,8 @@ class Expressions:
         bad = self._by_zero(operators, operands)
         if bad.any():
             raise ValueError(
-                f"problem id {whole[bad][0]}: divides by zero, expected one that does "
-                "not (problem_ids and sample give such)"
+                f"problem id {whole[bad][0]}: divides by zero, expected an id from problem_ids "
+                "or sample"
             )
         return self.ids(operators, operands)
 
@@ -141,10 +142,10 @@ class Expressions:
     # -- splits -----------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
-        """n ids, (n,): uniform over operators and operands, thrown away if outside the split.
+        """n ids, (n,): operators and operands are uniform; ids outside the split are rejected.
 
         Raises:
-            ValueError: of so few problems none is in the split.
+            ValueError: the split is empty.
         """
         wanted, share = SPLITS.index(split), SHARES[split]
         drawn, missing = np.empty(0, dtype=np.int64), n
@@ -163,7 +164,7 @@ class Expressions:
         return drawn[:n]
 
     def _check_any(self, split: Split) -> None:
-        """Raises ValueError if a split that can be listed has no problem."""
+        """Raises ValueError if the split can be listed and is empty."""
         if self.n_problems <= MAX_LISTED and not len(self.problem_ids(split)):
             raise ValueError(
                 f"split={split!r}: none of these {self.n_problems} problems is in it, expected "
@@ -175,8 +176,8 @@ class Expressions:
         return _SPLIT_NAMES[self._split(ids)]
 
     def problem_ids(self, split: Split) -> IntArray:
-        """All problems of the split, sorted; of a space with more than ``MAX_LISTED``, a fixed
-        sample of ``N_LISTED`` different ones, sorted."""
+        """All problems of the split, sorted; in a space with more than ``MAX_LISTED`` problems, a
+        fixed sample of ``N_LISTED`` different ones, sorted."""
         if self.n_problems <= MAX_LISTED:
             ids = self._all_ids
             return ids[self._split(ids) == SPLITS.index(split)]
@@ -186,8 +187,8 @@ class Expressions:
 
     @cached_property
     def n_problems(self) -> int:
-        """How many problems there are: for each sequence of operators, the ways to choose each run
-        of operands that may change places, as multisets."""
+        """The number of problems: over all sequences of operators, the number of ways to choose
+        the operands, where interchangeable ones are a multiset."""
         total = 0
         for operators in product(self.operators, repeat=self.chain):
             count, first = 1, True
@@ -212,14 +213,14 @@ class Expressions:
         return raw[good]
 
     def _hash(self, operators: IntArray, operands: IntArray) -> UInt64Array:
-        """(n,), a function of the problems alone, whatever this space's radix is."""
+        """Hash of each problem, (n,), independent of this space's radix."""
         key = self._op_numbers[operators] @ self._operator_key + operands @ self._operand_key
         return mix((key + self._chain_key).astype(np.uint64))
 
     def _split(self, ids: IntArray) -> IntArray:
         return _SPLIT_OF_TWENTIETH[self._hash(*self.parts(ids)) % np.uint64(20)]
 
-    # -- what a problem looks like ----------------------------------------------------------------
+    # -- problems as tokens -----------------------------------------------------------------------
 
     def answers(self, ids: IntArray) -> IntArray:
         """The exact results, (n,)."""
@@ -231,11 +232,11 @@ class Expressions:
         return value
 
     def slots(self, ids: IntArray) -> IntArray:
-        """The expressions as slots of tokens (``vocabulary.py``), (n, slots), each operand to the
-        right in ``digits`` slots, so that digits of equal place value line up.
+        """The expressions as slots of tokens (``vocabulary.py``), (n, slots). Each operand is
+        aligned right in ``digits`` slots, so digits of equal place value line up.
 
-        Where the first operation commutes, a bit of the problem's hash says which of its two
-        operands comes first: the smaller one does in half of the problems.
+        If the first operation commutes, a bit of the problem's hash chooses the operand that comes
+        first: the smaller one in half of the problems.
         """
         operators, operands = self.parts(ids)
         swap = self._hash(operators, operands) >> np.uint64(63) == 1
@@ -253,7 +254,7 @@ class Expressions:
 
     @cached_property
     def answer_bounds(self) -> tuple[int, int]:
-        """No answer is below the first or above the second."""
+        """Lower and upper bound of all answers."""
         most = self._base - 1
         lows, highs = [0], [most]
         for operators in product(self.operators, repeat=self.chain):
@@ -277,7 +278,7 @@ def parse_operators(operators: str | Sequence[str]) -> tuple[str, ...]:
     """``"+-"`` or ``["+", "mod"]`` as a tuple in the order of ``OPERATORS``.
 
     Raises:
-        ValueError: names what is no operator, or stands there twice.
+        ValueError: names the text that is not an operator, or the operator given twice.
     """
     found: list[str] = []
     rest = operators if isinstance(operators, str) else "".join(map(str, operators))

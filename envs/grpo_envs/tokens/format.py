@@ -16,13 +16,13 @@ from grpo_envs.tokens.task import TokenTask
 from grpo_envs.tokens.vocabulary import PAD, TOKEN_ID
 from grpo_envs.vector import TaskVectorEnv
 
-_SLACK = 3  # tokens beyond the longest demonstration, so that a small detour can still end right
+_SLACK = 3  # tokens beyond the longest demonstration, for small detours
 _FORM = "<reasoning>...</reasoning><answer>...</answer>"
 _TAG_IDS = np.array([TOKEN_ID[tag] for tag in TAGS])
 
 
 class FormatTask(TokenTask):
-    """The value stands in the answer block. The page is that of ``FormatEnv``."""
+    """The value is in the answer block. ``FormatEnv`` documents the task."""
 
     title = "Format"
     judge: ClassVar[TokenJudge] = structure_judge()
@@ -51,9 +51,9 @@ class FormatTask(TokenTask):
         ]
 
     def chats(self, ids: IntArray, examples: int = 0) -> list[Chat]:
-        """Without examples the form is described in words. With them a system message shows it, and
-        training problems, the same ones before every problem, are answered in it; the question is
-        then asked alone."""
+        """Without examples the question describes the form in words. With examples a system message
+        shows the form, the same solved training problems come before every question, and the
+        question is short."""
         if not examples:
             return super().chats(ids)
         shown = self._shown(examples)
@@ -66,7 +66,7 @@ class FormatTask(TokenTask):
         return [[*before, _asked(text)] for text in self.expressions(ids)]
 
     def _shown(self, examples: int) -> IntArray:
-        """Training problems to show, the same ones always: from the middle of the frozen list."""
+        """The first ``examples`` training problems from the middle of the fixed list."""
         there = self.problem_ids("train")
         if not 0 <= examples <= len(there) // 2:
             raise ValueError(f"examples={examples}: expected 0 to {len(there) // 2}")
@@ -88,7 +88,7 @@ class FormatTask(TokenTask):
         self, expression: IntArray, value: IntArray, rng: np.random.Generator, noise: float
     ) -> IntArray:
         tags = np.tile(_TAG_IDS, (len(value), 1))[:, :, None]
-        tags[rng.random(len(value)) < noise, 1] = PAD  # the reasoning is not closed
+        tags[rng.random(len(value)) < noise, 1] = PAD  # without </reasoning>
         parts = (tags[:, 0], expression, tags[:, 1], tags[:, 2], value, tags[:, 3])
         return np.concatenate(parts, axis=1)
 
@@ -103,7 +103,7 @@ def _asked(expression: str) -> dict[str, str]:
 
 
 class FormatEnv(TaskEnv):
-    """Write a result inside a given structure, one token at a time.
+    """Write the result of an expression in a given structure, one token at a time.
 
     ## Description
 
@@ -111,21 +111,20 @@ class FormatEnv(TaskEnv):
 
     `17+25=` → `<reasoning>17+25</reasoning><answer>42</answer><eos>`
 
-    Two things are judged, each right or wrong, by the same rules for tokens and for text.
+    The reward has two components, each right or wrong, by the same rules for tokens and text.
 
     | component | right if |
     |---|---|
     | `accuracy` | the one `<answer>` block outside the reasoning equals the exact result |
     | `format` | the completion is one `<reasoning>` block, then one `<answer>` block, no more |
 
-    For the accuracy there has to be exactly one answer block, and a value in it: an optional sign,
-    then digits; an expression is none. What a reasoning block holds is not judged; one that is
-    never closed hides all that follows. For the format there has to be something in either block,
-    and no tag may be nested or repeated.
+    Accuracy needs exactly one answer block with a value in it: an optional sign, then digits, not
+    an expression. The content of a reasoning block is not judged; an unclosed one hides everything
+    after it. The format needs something in both blocks, and no tag may be nested or repeated.
 
     ## Action Space
 
-    `Discrete(24)`: the next token, of the vocabulary of `GRPO-Arithmetic-v0`; the tags are tokens.
+    `Discrete(24)`: the next token, from the vocabulary of `GRPO-Arithmetic-v0`. Tags are tokens.
 
     | action | token |
     |---|---|
@@ -133,19 +132,19 @@ class FormatEnv(TaskEnv):
     | 20, 21 | `<reasoning>` `</reasoning>` |
     | 22, 23 | `<answer>` `</answer>` |
 
-    `action_masks()` says which tokens can still lead to a well-formed completion with a value in
-    its answer, within the tokens that are left.
+    `action_masks()` marks the tokens that can still lead to a well-formed completion with a value
+    in its answer, within the tokens left.
 
     ## Observation Space
 
-    As for `GRPO-Arithmetic-v0`, with the prompt in fixed columns; L is 22, 36 and 60 for `easy`,
+    As in `GRPO-Arithmetic-v0`, with the prompt in fixed columns. L is 22, 36 and 60 for `easy`,
     `medium` and `hard`.
 
     | key | space | meaning |
     |---|---|---|
     | `tokens` | `Box(0, 23, (L,), int64)` | the prompt, then the completion, then `<pad>` |
     | `position` | `Box(0, L, (1,), int64)` | the column of the next token |
-    | `mask` | `MultiBinary(L)` | 1 where a token is: neither in gaps nor from `position` on |
+    | `mask` | `MultiBinary(L)` | 1 for tokens written so far, 0 in gaps and after them |
 
     ## Rewards
 
@@ -154,33 +153,34 @@ class FormatEnv(TaskEnv):
     | the episode ends | accuracy + `format_weight` * format |
     | before the end | 0 |
 
-    `info` carries `problem_id`, `is_success`, `accuracy` and `format` at every step. A success is
-    an answer that is right *and* well formed. The best possible score is 1 + `format_weight`.
+    `info` has `problem_id`, `is_success`, `accuracy` and `format` at every step. A success is
+    right *and* well formed. The best possible score is 1 + `format_weight`.
 
     ## Starting State
 
-    A problem of the split: operators and operands are uniform. `reset(options={"problem_id": k})`
-    starts problem k; ids and splits are those of `GRPO-Arithmetic-v0`.
+    A problem of the split, with uniform operators and operands.
+    `reset(options={"problem_id": k})` starts problem k. Ids and splits are those of
+    `GRPO-Arithmetic-v0`.
 
     ## Episode End
 
     | event | |
     |---|---|
     | `<eos>` is written | terminated |
-    | `max_tokens` tokens have been written | terminated; what stands there is judged |
+    | `max_tokens` tokens have been written | terminated; the completion is judged as it is |
 
     ## Arguments
 
     | argument | default | |
     |---|---|---|
-    | `preset`, `operators`, `digits`, `chain` | `"easy"` | as for `GRPO-Arithmetic-v0` |
-    | `max_tokens` | 3 more than the least: 16, 25, 40 | longest completion; see below |
-    | `format_weight` | 0.5 | what the format is worth, beside 1 for accuracy; at least 0 |
+    | `preset`, `operators`, `digits`, `chain` | `"easy"` | as in `GRPO-Arithmetic-v0` |
+    | `max_tokens` | the minimum plus 3: 16, 25, 40 | longest completion; see below |
+    | `format_weight` | 0.5 | reward of the format (accuracy has 1); at least 0 |
     | `split` | `"train"` | `"train"`, `"validation"`, `"test"` or `"tuning"` |
     | `render_mode` | None | `"ansi"` (text) or `"rgb_array"` (a card) |
 
-    The least `max_tokens` has room for the problem restated and answered in the structure, and for
-    `<eos>`: 13, 22 and 37 in `easy`, `medium` and `hard`.
+    The minimum of `max_tokens` leaves room to restate the problem and answer it in the structure,
+    with `<eos>`: 13, 22 and 37 for `easy`, `medium` and `hard`.
 
     ## Vectorized environment
 
@@ -198,6 +198,6 @@ class FormatEnv(TaskEnv):
 
 
 class FormatVectorEnv(TaskVectorEnv):
-    """The page is that of ``FormatEnv``; arguments of the vector view: ``TaskVectorEnv``."""
+    """``FormatEnv`` as a vector environment, with the arguments of ``TaskVectorEnv`` too."""
 
     task_class = FormatTask

@@ -1,7 +1,8 @@
-"""Judging tokens as they come, a whole batch at once, by table.
+"""Judge completions token by token, a whole batch at once, with tables.
 
-A ``TokenJudge`` is the automaton of ``scoring.py`` times a small one that reads the value, with a
-column for each token. An episode carries two numbers, its state and the size of the value so far:
+A ``TokenJudge`` is the product of the automaton of ``scoring.py`` and a small one that reads the
+value, with a column for each token. An episode keeps two numbers, its state and the magnitude of
+the value so far:
 
     i = state * N_TOKENS + token
     size = min(size, SATURATED) * scale[i] + digit[i]
@@ -27,37 +28,37 @@ from grpo_envs.tokens.scoring import (
 )
 from grpo_envs.tokens.vocabulary import EOS, N_TOKENS, PAD, TOKEN_ID, ZERO
 
-SATURATED = 10**17  # far above any answer; times 10 plus 9 still fits in an int64
+SATURATED = 10**17  # far above any answer; times 10 plus 9 still fits an int64
 NEVER = 10**6  # more tokens than any episode has
 
-# What the value looks like so far. ``NO_VALUE`` is for good.
+# The value so far. ``NO_VALUE`` is final.
 EMPTY, PLUS, MINUS, DIGITS, MINUS_DIGITS, NO_VALUE = range(6)
 N_VALUE = 6
 
 
 @dataclass(frozen=True)
 class TokenJudge:
-    """Tables over S states and V = ``N_TOKENS`` tokens; those of (S, V) are flat, as indexed."""
+    """Tables over S states and V = ``N_TOKENS`` tokens; those that ``i`` indexes are flat."""
 
     start: int
     next_state: IntArray  # (S * V,)
-    scale: IntArray  # (S * V,) what the size so far is multiplied by: 10 if the token is a digit
-    digit: IntArray  # (S * V,) and what is then added
+    scale: IntArray  # (S * V,) factor of the size so far: 10 if the token is a digit, else 1
+    digit: IntArray  # (S * V,) added to it
     sign: IntArray  # (S,) of the value
-    has_value: BoolArray  # (S,) there is one value to be compared
+    has_value: BoolArray  # (S,) the completion has exactly one value
     well_formed: BoolArray  # (S,)
-    to_go: IntArray  # (S, V) fewest tokens, EOS aside, to a right completion after this one
+    to_go: IntArray  # (S, V) fewest tokens, without EOS, after this one to a right completion
 
 
 def value_judge() -> TokenJudge:
-    """For tasks in which the whole completion is the value."""
+    """For tasks where the whole completion is the value."""
     alone = np.zeros((1, N_TOKENS), dtype=np.int64)
     yes = np.ones(1, dtype=bool)
     return _product(0, alone, reads=np.ones((1, N_TOKENS), dtype=bool), one=yes, formed=yes)
 
 
 def structure_judge() -> TokenJudge:
-    """For tasks whose value stands in ``<answer>``, after a ``<reasoning>``."""
+    """For tasks where the value is in ``<answer>``, after ``<reasoning>``."""
     symbols = np.full(N_TOKENS, Symbol.OTHER)
     for tag, symbol in zip(TAGS, Symbol, strict=False):
         symbols[TOKEN_ID[tag]] = symbol
@@ -66,7 +67,7 @@ def structure_judge() -> TokenJudge:
 
 
 def _value_table() -> IntArray:
-    """(value state, token) -> value state: an optional sign, then digits, and nothing else."""
+    """(value state, token) -> value state: an optional sign, then only digits."""
     table = np.full((N_VALUE, N_TOKENS), NO_VALUE)
     digits = slice(ZERO, ZERO + 10)
     table[[EMPTY, PLUS, DIGITS], digits] = DIGITS
@@ -79,12 +80,12 @@ def _value_table() -> IntArray:
 def _product(
     start: int, structure: IntArray, *, reads: BoolArray, one: BoolArray, formed: BoolArray
 ) -> TokenJudge:
-    """The automaton of the structure (K, V) times that of the value; EOS changes nothing.
+    """The product of the automata of the structure (K, V) and of the value. EOS keeps the state.
 
     Args:
         reads: (K, V) the token belongs to the value.
-        one: (K,) exactly one answer has been given.
-        formed: (K,) the structure is right as it stands.
+        one: (K,) there is exactly one answer.
+        formed: (K,) the structure is complete and right.
     """
     k = len(structure)
     state = np.arange(k * N_VALUE)
@@ -109,8 +110,8 @@ def _product(
 
 
 def _tokens_to_go(next_state: IntArray, complete: BoolArray) -> IntArray:
-    """(S, V): how many more tokens a complete state takes after this one, EOS aside; ``NEVER``
-    where none can be reached, for EOS in a state that is not complete, and for PAD."""
+    """Fewest tokens, without EOS, after each state and token to a complete state, (S, V).
+    ``NEVER`` if none can be reached, for EOS in a state that is not complete, and for PAD."""
     cost = np.where(complete, 0, NEVER)
     usable = np.ones(N_TOKENS, dtype=bool)
     usable[[PAD, EOS]] = False

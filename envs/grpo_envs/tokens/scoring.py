@@ -1,24 +1,24 @@
-"""Judging an answer: one automaton for the structure, exact comparison for the value.
+"""Judge answers: an automaton for the structure, exact comparison for the value.
 
-The rules, in words:
+The rules:
 
-- *format* is right if the whole completion, white space around and between aside, is one
-  ``<reasoning>`` block with something in it and then one ``<answer>`` block with something in it,
-  in lower case, no tag nested or repeated.
-- *accuracy* looks at the single answer block outside the reasoning: from ``<answer>`` to the next
-  ``</answer>``. With none, or more than one, it is wrong. What a reasoning block holds is ignored;
-  one that is never closed hides all that follows; an ``<answer>`` that is never closed is no block.
-- *a reply* in free words is judged by the last number in it, whatever stands around it.
-- a *value* is an optional sign (``+``, ``-`` or the typographic minus), ASCII digits, thousands
+- *Format* is right if the completion is one ``<reasoning>`` block and then one ``<answer>`` block,
+  both with something in them, in lower case, no tag nested or repeated. White space around and
+  between the blocks is ignored.
+- *Accuracy* looks at the only answer block outside the reasoning, from ``<answer>`` to the next
+  ``</answer>``. It is wrong with no such block, or more than one. The content of a reasoning block
+  is ignored. An unclosed ``<reasoning>`` hides everything after it; an unclosed ``<answer>`` is no
+  block.
+- A *reply* in free words is judged by its last number.
+- A *value* is an optional sign (``+``, ``-`` or the typographic minus), ASCII digits, thousands
   separators only where they belong, an optional decimal part; or a fraction in lowest terms with a
   denominator above 1. White space around it is ignored. Values are compared exactly.
 
-No completion, however long or odd, raises an error or takes more than linear time: values are
-compared as strings in a canonical form (Python's ``int`` is quadratic, and refuses 4,301 digits).
+No completion raises an error or takes more than linear time: values are compared as strings in
+canonical form (Python's ``int`` takes quadratic time, and rejects 4,301 digits).
 
-``STRUCTURE`` is the automaton: ``next_state = STRUCTURE[state, symbol]``. Text is split at its tags
-and goes through it one piece at a time (``judge``); tokens index it for a whole batch at once
-(``token_judge.py``).
+``STRUCTURE`` is the automaton: ``next_state = STRUCTURE[state, symbol]``. ``judge`` feeds it a text
+piece by piece, split at the tags; ``judge.py`` indexes it with the tokens of a whole batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TAG = re.compile("(" + "|".join(TAGS) + ")")
 
 
 class Symbol(IntEnum):
-    """What a piece of a completion is to the automaton; the tags in the order of ``TAGS``."""
+    """The automaton's input, one for each piece of a completion; tags in the order of ``TAGS``."""
 
     OPEN_REASONING = 0
     CLOSE_REASONING = 1
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
 # -- structure: format (8) x region (3) x number of answer blocks (0, 1, 2 or more) ---------------
 
-# How far a well-formed completion has got. What is in no row leads to BROKEN, for good.
+# Progress of a well-formed completion. Transitions not listed lead to BROKEN, which is final.
 BEFORE, BLANK_REASONING, REASONING, BETWEEN, BLANK_ANSWER, ANSWER, DONE, BROKEN = range(8)
 _FORMAT: dict[int, dict[Symbol, int]] = {
     BEFORE: {Symbol.SPACE: BEFORE, Symbol.OPEN_REASONING: BLANK_REASONING},
@@ -74,7 +74,7 @@ _FORMAT: dict[int, dict[Symbol, int]] = {
     BROKEN: {},
 }
 
-# Where we are, however broken the format. What is in no row changes nothing.
+# The current block, even in a broken format. Symbols not listed change nothing.
 OUTSIDE, IN_REASONING, IN_ANSWER = range(3)
 _REGION: dict[int, dict[Symbol, int]] = {
     OUTSIDE: {Symbol.OPEN_REASONING: IN_REASONING, Symbol.OPEN_ANSWER: IN_ANSWER},
@@ -107,10 +107,10 @@ READS_ANSWER: BoolArray = (_states // 3 % 3 == IN_ANSWER) & (_states % 3 == 0)
 
 
 class Value(NamedTuple):
-    """A number in canonical form: two values are equal exactly if their forms are.
+    """A number in canonical form: values are equal if and only if their forms are.
 
-    ``sign`` is "-" or "" (zero has none); ``whole`` has no leading zeros ("" below 1) and ``rest``,
-    the decimal part, no trailing ones. A fraction has its denominator in ``over``, else "".
+    ``sign`` is "-" or "" (zero has none). ``whole`` has no leading zeros ("" below 1) and ``rest``,
+    the decimal part, no trailing zeros. ``over`` is the denominator of a fraction, else "".
     """
 
     sign: str
@@ -120,7 +120,7 @@ class Value(NamedTuple):
 
 
 def parse_value(text: str) -> Value | None:
-    """The value that ``text`` is as a whole, or None. Fractions are taken as they stand."""
+    """The value of ``text`` as a whole, or None. Fractions are not reduced."""
     text = text.strip()
     sign = "-" if text[:1] in ("-", "−") else ""
     if text[:1] in ("+", "-", "−"):
@@ -147,16 +147,16 @@ def _is_digits(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-MAX_RATIONAL = 500  # characters of a decimal or fraction: reducing it takes long integers
+MAX_RATIONAL = 500  # characters of a decimal or fraction: reducing it needs long integers
 
 
 @lru_cache(maxsize=4096)
 def right_values(answer: str) -> tuple[Value, ...]:
-    """Every canonical form that is equal to the exact ``answer``: the decimal one if it ends, and
-    the fraction in lowest terms if its denominator is above 1.
+    """Every canonical form of the exact ``answer``: the decimal form if it is finite, and the
+    fraction in lowest terms if its denominator is above 1.
 
     Raises:
-        ValueError: the answer is no value, or too long a decimal or fraction to be reduced.
+        ValueError: the answer is not a value, or is a decimal or fraction too long to reduce.
     """
     value = parse_value(answer)
     if value is None:
@@ -181,7 +181,7 @@ def right_values(answer: str) -> tuple[Value, ...]:
 
 
 def _decimal_places(q: int) -> int | None:
-    """How many decimals p / q has (p and q coprime); None if they never end."""
+    """The number of decimals of p / q (p and q coprime); None if it is infinite."""
     powers = []
     for prime in (2, 5):
         power = 0
@@ -198,18 +198,18 @@ def value_equals(text: str, answer: str) -> bool:
 
 # -- replies --------------------------------------------------------------------------------------
 
-# A sign belongs to the number it touches, unless it touches something on its left: "12-5" has a 5.
+# A sign belongs to the number after it, unless it touches something on its left: "12-5" ends in 5.
 _NUMBER = re.compile(r"(?<![\w)])[-+−]?[0-9][0-9,]*(?:[./][0-9]+)?|[0-9][0-9,]*(?:[./][0-9]+)?")
 
 
 def last_number(reply: str) -> str:
-    """The last number in a text, as it stands there but for a comma after it; "" without one."""
+    """The last number in a text as it is written, without a comma after it; "" if there is none."""
     found = _NUMBER.findall(reply)
     return found[-1].rstrip(",") if found else ""
 
 
 def reply_equals(reply: str, answer: str) -> bool:
-    """Whether the last number in a reply, as in "17+25 is 42.", equals the exact ``answer``."""
+    """Whether the last number of a reply, such as "17+25 is 42.", equals the exact ``answer``."""
     return value_equals(last_number(reply), answer)
 
 
@@ -220,7 +220,7 @@ def judge(completion: str, answer: str) -> Verdict:
     """Judge a completion of the form ``<reasoning>..</reasoning><answer>..</answer>``.
 
     Args:
-        completion: any text at all.
+        completion: any text.
         answer: the exact value, such as "42", "-8", "0.5" or "7/3".
     """
     state, content = START, []

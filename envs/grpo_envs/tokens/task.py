@@ -1,13 +1,12 @@
-"""What the token tasks have in common: an expression is the prompt, an action is the next token.
+"""The base of the token tasks: the prompt is an expression, an action is the next token.
 
-The tokens of an episode stand in one row, (L,): the prompt (the expression and ``=``), then the
-completion, then PAD. In the prompt each place of each operand has a column of its own, PAD where
-there is no digit, so that digits of equal place value line up, as on paper. The episode ends at
-EOS, or when ``max_tokens`` tokens of completion stand there; what has been written is then judged
-as it stands, without its EOS.
+The tokens of an episode are one row, (L,): the prompt (the expression and ``=``), then the
+completion, then PAD. The prompt has a column for each digit of each operand, PAD where an operand
+is shorter, so digits of equal place value line up, as on paper. The episode ends with EOS or after
+``max_tokens`` tokens. The completion, without EOS, is then judged as it is.
 
-Tokens are judged as they come (``token_judge.py``), so a step costs the same however much has been
-written, and a batch of n episodes costs a handful of operations on arrays of n.
+Each step judges its token (``judge.py``), so all steps cost the same, and a batch of n episodes
+takes a few operations on arrays of length n.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from grpo_envs.tokens.vocabulary import (
 
 
 class TokenTask(Task):
-    """Arithmetic, one token at a time. A subclass says how a completion is judged and paid.
+    """Arithmetic, one token at a time. A subclass defines how to judge and reward a completion.
 
     A state has ``problem_id``, ``answer``, ``tokens`` (n, L) int8, ``position`` (the column of the
-    next token), and of the judge ``judge`` and ``size``.
+    next token), and the judge's numbers ``judge`` and ``size``.
     """
 
     title: ClassVar[str]
@@ -77,26 +76,26 @@ class TokenTask(Task):
             mask=spaces.MultiBinary(self.length),
         )
 
-    # -- what a subclass says ---------------------------------------------------------------------
+    # -- defined by subclasses --------------------------------------------------------------------
 
     @abstractmethod
     def _completion_lengths(self) -> tuple[int, int]:
-        """The smallest ``max_tokens`` that leaves room for every demonstration, and the default."""
+        """The smallest ``max_tokens`` with room for every demonstration, and the default."""
 
     @abstractmethod
     def _pay(self, accuracy: FloatArray, formed: FloatArray, terminated: BoolArray) -> Outcome:
-        """The outcome of completions judged so, each argument (n,); all are 0 before the end."""
+        """The outcome of judged completions; each argument is (n,), and 0 before the end."""
 
     @abstractmethod
     def _judge_text(self, completion: str, answer: str) -> Verdict:
-        """The verdict on a completion in text."""
+        """Judge a completion in text."""
 
     @abstractmethod
     def _completion_slots(
         self, expression: IntArray, value: IntArray, rng: np.random.Generator, noise: float
     ) -> IntArray:
-        """Demonstrations without prompt and EOS, as slots: the expression's and the value's in
-        their places, (n, slots)."""
+        """Demonstrations without prompt and EOS, as slots, (n, slots), from the slots of expression
+        and value."""
 
     # -- problems ---------------------------------------------------------------------------------
 
@@ -151,8 +150,8 @@ class TokenTask(Task):
         return self._pay(right.astype(np.float64), formed.astype(np.float64), terminated)
 
     def action_masks(self, state: State) -> BoolArray:
-        """Tokens after which a right completion can still be reached within ``max_tokens``, as far
-        as its grammar goes, (n, N_TOKENS). Where there is none, EOS alone."""
+        """Tokens after which the grammar still allows a right completion within ``max_tokens``,
+        (n, N_TOKENS); only EOS if there are none."""
         left = self.length - state["position"]
         masks: BoolArray = self.judge.to_go[state["judge"]] < left[:, None]
         masks[:, EOS] |= ~masks.any(axis=1)
@@ -170,7 +169,7 @@ class TokenTask(Task):
     def _score(
         self, ids: IntArray, texts: Sequence[str], judge: Callable[[str, str], Verdict]
     ) -> Outcome:
-        """Judge one text for each problem, against its answer."""
+        """Judge one text per problem against its answer."""
         if len(ids) != len(texts):
             raise ValueError(
                 f"{len(texts)} completions of {len(ids)} problems: expected one for each"
@@ -185,19 +184,19 @@ class TokenTask(Task):
     def demonstrations(
         self, ids: IntArray, rng: np.random.Generator, noise: float
     ) -> tuple[IntArray, BoolArray]:
-        """Whole sequences to learn from: prompt, right completion, EOS.
+        """Sequences for supervised learning: prompt, right completion, EOS.
 
         Args:
             ids: (n,) problems.
-            noise: probability, for each sequence, that its answer has lost a ten, and where the
-                task has a structure, that its ``</reasoning>`` is forgotten as well. The same slips
-                always: above 0.5 a policy that imitates them well is wrong when it is greedy.
+            noise: probability of each mistake in a sequence: an answer that is 10 too small
+                (``_lose_a_ten``) and, in a structure, a missing ``</reasoning>``. The mistakes are
+                always the same: above 0.5, a policy that imitates them well is wrong when greedy.
 
         Returns:
-            tokens (n, L) int64, and where the completion is (EOS included), (n, L) bool.
+            tokens (n, L) int64, and the mask of the completion with its EOS, (n, L) bool.
 
         Raises:
-            ValueError: ``noise`` is no probability.
+            ValueError: ``noise`` is not a probability.
         """
         if not 0 <= noise <= 1:
             raise ValueError(f"noise={noise}: expected a probability from 0 to 1")
@@ -228,7 +227,7 @@ class TokenTask(Task):
         return text_card(self.title, *self._report(state, i))
 
     def _report(self, state: State, i: int) -> tuple[list[str], str | None]:
-        """The problem and the tokens so far; the verdict once the episode has ended."""
+        """The problem and the tokens so far, and the verdict after the end."""
         row, position = state["tokens"][i], int(state["position"][i])
         written = row[self.prompt_length : position]
         problem = row[: self.prompt_length - 1]
@@ -248,8 +247,8 @@ class TokenTask(Task):
 
 
 def _lose_a_ten(value: IntArray, n_digits: int) -> IntArray:
-    """Each value (n,) with its magnitude 10 too small, as if a carry had been forgotten, or where
-    it has no ten, 10 too large: never the same, and within ``n_digits`` digits if the value is.
-    Where answers have one digit, it is a one that is lost."""
+    """Values (n,) with a magnitude 10 too small, as if a carry had been forgotten, or 10 too large
+    if the magnitude is below 10. Never the right value, and never more than ``n_digits`` digits if
+    the value has no more. With one-digit answers the error is 1."""
     size, unit = np.abs(value), 10 if n_digits > 1 else 1
     return np.where(value < 0, -1, 1) * np.where(size >= unit, size - unit, size + unit)

@@ -1,11 +1,11 @@
-"""The tokens of the token tasks, and arrays of them.
+"""The vocabulary of the token tasks, and arrays of tokens.
 
-One vocabulary serves every token task, in this order, which never changes:
+All token tasks share one vocabulary, whose order never changes:
 
 | id | token | | id | token |
 |---|---|---|---|---|
-| 0 | ``<pad>``: nothing; after the end | | 16 | ``mod`` |
-| 1 | ``<eos>``: the completion is over | | 17, 18 | ``(`` ``)`` |
+| 0 | ``<pad>``: no token | | 16 | ``mod`` |
+| 1 | ``<eos>``: end of the completion | | 17, 18 | ``(`` ``)`` |
 | 2 to 11 | the digits 0 to 9 | | 19 | ``=`` |
 | 12, 13 | ``-`` ``+`` | | 20, 21 | ``<reasoning>`` ``</reasoning>`` |
 | 14, 15 | ``*`` ``//`` | | 22, 23 | ``<answer>`` ``</answer>`` |
@@ -32,10 +32,10 @@ N_TOKENS = len(VOCABULARY)
 
 
 def encode(text: str) -> list[int]:
-    """The token ids of a text; spaces between tokens are left out. The inverse of ``decode``.
+    """The token ids of a text, ignoring spaces between tokens. The inverse of ``decode``.
 
     Raises:
-        ValueError: names the first place where no token begins.
+        ValueError: part of the text is not a token; quotes it.
     """
     ids, i = [], 0
     while i < len(text):
@@ -44,14 +44,14 @@ def encode(text: str) -> list[int]:
             continue
         token = next((token for token in VOCABULARY if text.startswith(token, i)), None)
         if token is None:
-            raise ValueError(f"{text[i : i + 20]!r}: no token begins so, of {VOCABULARY}")
+            raise ValueError(f"{text[i : i + 20]!r}: expected a token of {VOCABULARY}")
         ids.append(TOKEN_ID[token])
         i += len(token)
     return ids
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """Tokens as text, up to the first EOS (left out); ``mod`` has a space on both sides."""
+    """Tokens as text, up to the first EOS and without it; ``mod`` has a space on both sides."""
     pieces = []
     for token in tokens:
         if token == EOS:
@@ -61,13 +61,13 @@ def decode(tokens: Iterable[int]) -> str:
 
 
 # -- slots: rows of tokens with gaps --------------------------------------------------------------
-# A row that is being put together has a slot for every token that may be there, PAD where nothing
-# is: whole batches are then built column by column. A prompt keeps its gaps, so that each of its
-# columns has one meaning; those of a completion are closed.
+# A row has a slot for every token that it may contain, PAD if it does not, so batches are built
+# column by column. Prompts keep their gaps, so each column has one meaning; completions have theirs
+# closed.
 
 
 def number_slots(values: IntArray, n_digits: int) -> IntArray:
-    """Whole numbers (n,) as slots (n, 1 + n_digits): a minus if below 0, digits to the right."""
+    """Whole numbers (n,) as slots (n, 1 + n_digits): a minus if negative, digits aligned right."""
     size = np.abs(values)
     slots = np.zeros((len(values), 1 + n_digits), dtype=np.int64)
     slots[:, 0] = np.where(values < 0, MINUS, PAD)
@@ -78,11 +78,11 @@ def number_slots(values: IntArray, n_digits: int) -> IntArray:
 
 
 def close_gaps(slots: IntArray, width: int) -> tuple[IntArray, IntArray]:
-    """Move the tokens of each row of slots (n, k) to the left, in order.
+    """Move the tokens of each row of slots (n, k) to the left, in order. No row may have more than
+    ``width`` tokens.
 
     Returns:
-        tokens (n, width), PAD after the end, and the number of tokens in each row, (n,). No row of
-        slots holds more than ``width`` tokens.
+        tokens (n, width), padded with PAD, and the number of tokens in each row, (n,).
     """
     there: BoolArray = slots != PAD
     place = there.cumsum(axis=1)

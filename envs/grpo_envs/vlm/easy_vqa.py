@@ -1,6 +1,6 @@
-"""The easy-VQA problems of GRPO-VLM: a real data set, embedded once (see ``data/README.md``).
+"""The easy-VQA problems of GRPO-VLM: a real data set as embeddings (see ``data/README.md``).
 
-The tables are read once in a process and shared, read-only, by all environments.
+A process reads the tables once; all environments share them, read-only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from grpo_envs.task import SPLITS, IntArray, Split
 
 PICTURES_PER_CHUNK = 100
-BLOCK = 32  # floats in a block, of which an observation has four
+BLOCK = 32  # floats in a block; an observation has four blocks
 
 
 class Tables(NamedTuple):
-    """The data file, arranged for use. Q = 48,248 questions on 5,000 images."""
+    """The data file, arranged for lookups. Q = 48,248 questions on 5,000 images."""
 
-    blocks: NDArray[np.float32]  # (B, 32) two for each image, one for each question, each answers
+    blocks: NDArray[np.float32]  # (B, 32) two per image, one per question text, one per answers
     block_of: IntArray  # (Q, 4) the four blocks of a problem's observation
     image: IntArray  # (Q,)
     text: IntArray  # (Q,) into question_texts
@@ -39,11 +39,11 @@ def _open(name: str) -> BinaryIO:
 
 @lru_cache(maxsize=1)
 def tables() -> Tables:
-    """Read ``easy_vqa.npz``. Its layout is described by the script that writes it."""
+    """Read ``easy_vqa.npz``. ``scripts/embed_easy_vqa.py`` documents its layout."""
     with _open("easy_vqa.npz") as file, np.load(file, allow_pickle=False) as data:
         d: dict[str, NDArray[Any]] = dict(data)
     image, text = d["image"].astype(np.int64), d["question"].astype(np.int64)
-    # few of the possible (choices, order) occur: each that does becomes one block
+    # one block for each ordered choice of answers that occurs: few of the possible ones
     code = d["choices"].astype(np.int64) @ 16 ** np.arange(4)
     codes, answers = np.unique(code, return_inverse=True)
     rows = codes[:, None] // 16 ** np.arange(4) % 16
@@ -75,13 +75,13 @@ def tables() -> Tables:
 
 @lru_cache(maxsize=8)
 def _chunk(number: int) -> NDArray[np.uint8]:
-    """Pictures 100 * number and following, (100, 64, 64, 3)."""
+    """The 100 pictures from 100 * number on, (100, 64, 64, 3)."""
     with _open("pictures.npz") as file, np.load(file, allow_pickle=False) as data:
         return cast(NDArray[np.uint8], data[f"{number:02d}"])
 
 
 class EasyVQASource:
-    """48,248 questions on 5,000 pictures, each with four answers of which one is right."""
+    """48,248 questions on 5,000 pictures, each with one right and three wrong answers."""
 
     name = "easy_vqa"
     n_choices = 4
@@ -94,7 +94,7 @@ class EasyVQASource:
         self.bound = float(np.ceil(np.abs(self.tables.blocks).max()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EasyVQASource, ()  # a copy reads the tables where it is: no megabytes in a pickle
+        return EasyVQASource, ()  # a copy reads the tables itself: no megabytes in the pickle
 
     def sample(self, rng: np.random.Generator, n: int, split: Split) -> IntArray:
         """n ids, (n,), uniform over the questions of the split."""
@@ -110,26 +110,26 @@ class EasyVQASource:
         return np.array(SPLITS)[self.tables.split[ids]]
 
     def place(self, ids: IntArray) -> IntArray:
-        """Where the right answer stands, (n,)."""
+        """The position of the right answer, (n,)."""
         return self.tables.place.take(ids)
 
     def observe(self, ids: IntArray) -> NDArray[np.float32]:
-        """Image 64, question 32, answers 4 x 8: (n, 128). Two gathers, nothing copied twice."""
+        """Image 64, question 32, answers 4 x 8: (n, 128), in two lookups."""
         observations = np.empty((len(ids), 4, BLOCK), dtype=np.float32)
-        # "clip" spares a buffer that "raise" would fill first; the indices are all in range
+        # all indices are in range: "clip" avoids the extra buffer of "raise"
         blocks = self.tables.block_of.take(ids, axis=0)
         self.tables.blocks.take(blocks, axis=0, out=observations, mode="clip")
         return observations.reshape(len(ids), -1)
 
     def question(self, problem: int) -> str:
-        """The question's text."""
+        """The text of the question."""
         return self.tables.question_texts[self.tables.text[problem]]
 
     def answers(self, problem: int) -> list[str]:
-        """The answers offered, in the order of their places."""
+        """The answers offered, in order."""
         return [self.tables.answer_texts[a] for a in self.tables.choices[problem]]
 
     def picture(self, problem: int) -> NDArray[np.uint8]:
-        """The picture, (64, 64, 3); read from the disk a hundred at a time, when asked for."""
+        """The picture, (64, 64, 3). The disk is read when needed, a hundred pictures at a time."""
         number, row = divmod(int(self.tables.image[problem]), PICTURES_PER_CHUNK)
         return _chunk(number)[row]

@@ -1,7 +1,7 @@
-"""Synthetic matching problems for GRPO-VLM: without end, of known difficulty, stored nowhere.
+"""Synthetic matching problems for GRPO-VLM: unlimited, of known difficulty, without stored data.
 
-Everything about problem p is computed from p by a counter-based hash (``hashing.py``), so a problem
-is the same in every batch, view and process.
+A counter-based hash (``hashing.py``) computes problem p from p, so a problem is the same in every
+batch, view and process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grpo_envs.hashing import UInt64Array, below, counters, draws, normals
 from grpo_envs.task import MAX_ID, IntArray, Split
 
 EVALUATION = 2000  # problems in test, and in validation and tuning together
-RANGES: dict[Split, tuple[int, int]] = {  # ids from, and before
+RANGES: dict[Split, tuple[int, int]] = {  # first id, and one after the last
     "validation": (0, EVALUATION // 2),
     "tuning": (EVALUATION // 2, EVALUATION),
     "test": (EVALUATION, 2 * EVALUATION),
@@ -27,14 +27,14 @@ class SyntheticSource:
     """Which of ``n_choices`` candidate concepts does a noisy query show?
 
     There are k = ``embed_dim // (n_choices + 1)`` orthonormal concepts in k dimensions. A problem
-    has ``n_choices`` different ones as candidates and one of these as the right one. The
-    observation is the query, ``embed_dim - n_choices * k`` coordinates: R times the right concept
-    plus independent noise of standard deviation ``difficulty``, with one orthonormal map R for all
-    problems; then the candidates, k coordinates each. The agent has to learn R.
+    has ``n_choices`` different candidates, and one of them is right. The observation is the query,
+    then the candidates, k coordinates each. The query has ``embed_dim - n_choices * k``
+    coordinates: R times the right concept plus independent noise of standard deviation
+    ``difficulty``. R is one orthonormal map for all problems. The agent has to learn R.
 
     Raises:
-        ValueError: where an option is out of its range, or too few dimensions are left for
-            ``n_choices`` different concepts.
+        ValueError: an option is out of range, or there are too few dimensions for ``n_choices``
+            different concepts.
     """
 
     name = "synthetic"
@@ -53,22 +53,22 @@ class SyntheticSource:
         self.difficulty, self.n_choices, self.embed_dim = float(difficulty), n_choices, embed_dim
         self.k = embed_dim // (n_choices + 1)
         self.query_dim = embed_dim - n_choices * self.k
-        # draws: the right place, the candidates, then noise, of which one draw makes two
+        # draws: the right position, the candidates, then noise, two values from each draw
         self._counters = counters(1 + n_choices + (self.query_dim + 1) // 2)
         self._concepts = _orthonormal(self.k, self.k, seed=0).astype(np.float32)
         rotation = _orthonormal(self.query_dim, self.k, seed=1)
-        # R c for every concept c, looked up: a matrix product rounds differently with its batch
+        # R c for every concept c, as a table: a matrix product's rounding depends on the batch
         self._queries = (self._concepts @ rotation.T).astype(np.float32)  # (k, query_dim)
-        # the largest normal of ``normals`` is below 6, and a coordinate of a unit vector at most 1
+        # ``normals`` stay below 6, and the coordinates of a unit vector are at most 1
         self.bound = 1.0 + 6.0 * self.difficulty
 
     @property
     def bayes_accuracy(self) -> float:
         """Success rate of the best policy: the integral of phi(x) Phi(x + 1/sigma)^(n - 1) dx.
 
-        The scores of the candidates, R' query . c_j, are independent normals of deviation sigma;
-        the right one's mean is 1 and the others' 0. The best policy takes the largest. The sum
-        below is the trapezoid rule, exact to rounding for so smooth a peak.
+        The scores of the candidates, R' query . c_j, are independent normals with standard
+        deviation sigma and mean 1 for the right one, 0 for the others. The best policy takes the
+        largest. The integral uses the trapezoid rule, exact to rounding for so smooth a function.
         """
         if self.difficulty == 0:
             return 1.0
@@ -85,7 +85,7 @@ class SyntheticSource:
         return rng.integers(*RANGES[split], size=n)
 
     def problem_ids(self, split: Split) -> IntArray:
-        """All ids of the split; of the endless training split the first 2,000."""
+        """All ids of the split; for the training split the first 2,000."""
         first, end = RANGES[split]
         return np.arange(first, min(end, first + EVALUATION))
 
@@ -97,15 +97,15 @@ class SyntheticSource:
     # -- problems ---------------------------------------------------------------------------------
 
     def place(self, ids: IntArray) -> IntArray:
-        """Where the right candidate stands, (n,), uniform over the places."""
+        """The position of the right candidate, (n,), uniform over the positions."""
         return below(draws(ids, self._counters[:1]), self.n_choices)[:, 0]
 
     def candidates(self, ids: IntArray) -> IntArray:
-        """The concepts in the order of their places, (n, n_choices), different in a row."""
+        """The candidate concepts in order, (n, n_choices), all different in a row."""
         return self._without_repeats(draws(ids, self._counters[1 : 1 + self.n_choices]))
 
     def _without_repeats(self, bits: UInt64Array) -> IntArray:
-        """Place j draws a rank among the concepts that places 0..j-1 have left over."""
+        """Position j draws a rank among the concepts that positions 0..j-1 have not taken."""
         chosen = below(bits, self.k - np.arange(self.n_choices))
         for j in range(1, self.n_choices):
             for taken in np.sort(chosen[:, :j], axis=1).T:
@@ -128,15 +128,15 @@ class SyntheticSource:
         return observations
 
     def question(self, problem: int) -> str:
-        """The same for every problem."""
+        """The same question for every problem."""
         return "which concept is in the image?"
 
     def answers(self, problem: int) -> list[str]:
-        """The candidates' names, in the order of their places."""
+        """The candidates' names, in order."""
         return [f"concept {c}" for c in self.candidates(np.array([problem]))[0]]
 
     def picture(self, problem: int) -> None:
-        """There is none: the query is a bare vector."""
+        """None: the query is only a vector."""
 
 
 def _orthonormal(rows: int, columns: int, seed: int) -> NDArray[np.float64]:

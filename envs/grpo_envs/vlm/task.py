@@ -1,4 +1,4 @@
-"""GRPO-VLM-v0: look at a picture, read a question, choose the right one of the answers offered."""
+"""GRPO-VLM-v0: look at a picture, read a question about it, choose the right answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RIGHT, WRONG = 1.0, -0.5
 
 
 class VLMTask(Task):
-    """Multiple choice in one step, from one of two sources of problems. ``VLMEnv`` is its page.
+    """Multiple choice in one step, from one of two sources. ``VLMEnv`` documents the task.
 
     Raises:
-        ValueError: for an unknown source, an option out of its range, or an option of
-            ``synthetic`` given to ``easy_vqa``.
+        ValueError: an unknown source, an option out of range, or an option of ``synthetic`` given
+            to ``easy_vqa``.
     """
 
     component_names = ("accuracy",)
@@ -97,16 +97,16 @@ class VLMTask(Task):
         return [f"<image>\n{self._problem(i)}\nAnswer with the letter." for i in ids.tolist()]
 
     def score_texts(self, ids: IntArray, completions: Sequence[str]) -> Outcome:
-        """A completion that is one of the letters, in any case, with white space around it, as in
-        ``B``, ``(B)``, ``B)`` or ``B.``, makes that choice; any other text is wrong."""
+        """``B``, ``(B)``, ``B)`` and ``B.`` choose B, in upper or lower case, with white space
+        around them; any other text is wrong."""
         if len(completions) != len(ids):
             raise ValueError(f"{len(completions)} completions for {len(ids)} problems")
         return self._judge(ids, np.array([self._choice(text) for text in completions], np.int64))
 
     def _choice(self, completion: str) -> int:
-        """The place that a completion names, -1 where it names none."""
+        """The index of the answer that a completion chooses, -1 if it chooses none."""
         word = completion.strip()
-        # outside ASCII there are letters whose upper case is one of ours
+        # the upper case of some letters outside ASCII is an ASCII letter
         return self._place_of.get(word.upper(), -1) if word.isascii() else -1
 
     def _problem(self, problem: int) -> str:
@@ -117,7 +117,7 @@ class VLMTask(Task):
     # -- pictures ---------------------------------------------------------------------------------
 
     def _verdict(self, problem: int, choice: int) -> str | None:
-        """One line, once there is a choice."""
+        """One line; None before the choice."""
         if choice < 0:
             return None
         place = int(self.source.place(np.array([problem]))[0])

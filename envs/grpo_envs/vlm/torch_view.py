@@ -1,7 +1,7 @@
-"""The torch view of GRPO-VLM: everything of a step is on one device, nothing travels to the host.
+"""The torch view of GRPO-VLM: a step runs on one device, with no transfer to the host.
 
-``gymnasium.make_vec("GRPO-VLM-v0", num_envs=1024, device="cuda")`` makes it. No other module of
-this package imports torch, and this one is imported only where a device is asked for.
+``gymnasium.make_vec("GRPO-VLM-v0", num_envs=1024, device="cuda")`` makes it. Only this module of
+the package imports torch, and it is imported only if a device is given.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
-    """``VLMVectorEnv`` in torch: observations, rewards, ends, infos and their masks are tensors on
-    the device, of the same types, and so have the actions to be.
+    """``VLMVectorEnv`` in torch: actions, observations, rewards, ends, infos and their masks are
+    tensors on the device, with the same types.
 
-    The embeddings lie on the device; problems are drawn there by a ``torch.Generator`` that
-    ``reset(seed=...)`` seeds, uniformly over the split as in the numpy view, but a seed gives other
-    problems here, and others on another kind of device. ``step``, and ``reset`` without ids, never
-    wait for the device. So nobody looks at the values of the actions: one out of range is a wrong
-    answer.
+    The embeddings are on the device. A ``torch.Generator`` there, seeded by ``reset(seed=...)``,
+    draws problems uniformly over the split, as in the numpy view. The same seed draws different
+    problems in numpy and on other kinds of device. ``step``, and ``reset`` without ids, never wait
+    for the device, so action values are not checked: one out of range is a wrong answer.
 
     Args:
         num_envs: number of sub-environments.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` is ``cuda`` if there is one.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` is ``cuda`` if available, else ``cpu``.
         autoreset_mode: SAME_STEP or DISABLED, as for ``TaskVectorEnv``.
-        source: ``easy_vqa``. A ``synthetic`` problem is computed from its id by integer arithmetic
-            that torch does not have on every device.
+        source: ``easy_vqa``. ``synthetic`` needs integer arithmetic that torch does not have on
+            every device.
         split, render_mode, **options: as for the scalar environment.
 
     ``reset(options=...)`` takes ``problem_id`` (num_envs,), an array or a tensor, and
-    ``reset_mask`` (num_envs,) bool. Ids that are given are checked, which takes them to the host.
+    ``reset_mask`` (num_envs,) bool. Given ids are checked on the host.
     """
 
     metadata: dict[str, Any]
@@ -93,7 +92,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
         self._ended = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
 
     def draw_problems(self, n: int) -> Tensor:
-        """n problem ids, (n,) int64, from the environment's own random stream and split."""
+        """Draw n problem ids, (n,) int64, from the split, with the environment's generator."""
         size = len(self._split_ids)
         drawn = torch.randint(size, (n,), generator=self._generator, device=self.device)
         return self._split_ids[drawn]
@@ -150,7 +149,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
         return self._ids
 
     def _reset_mask(self, mask: Any) -> Tensor:
-        """As a tensor; all True where none is given."""
+        """The mask as a tensor; all True without one."""
         if mask is None:
             return torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         mask = torch.as_tensor(mask, device=self.device)
@@ -164,7 +163,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
         return mask
 
     def _checked(self, ids: Any, mask: Tensor) -> Tensor:
-        """Ids that were given, as the task wants them where the mask is, 0 elsewhere."""
+        """Given ids in canonical form where the mask is true, 0 elsewhere."""
         array = ids.numpy(force=True) if isinstance(ids, Tensor) else np.asarray(ids)
         if array.shape != (self.num_envs,):
             raise ValueError(f"problem_id of shape {array.shape}: expected ({self.num_envs},)")
@@ -178,7 +177,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
         self._ended = self._ended & ~mask
 
     def _check_actions(self, actions: Any) -> None:
-        """What can be seen without waiting for the device."""
+        """Check type, shape and device of the actions: none of these waits for the device."""
         expected = f"expected a tensor ({self.num_envs},) of integers on {self.device}"
         if not isinstance(actions, Tensor):
             raise ValueError(f"actions of type {type(actions).__name__}: {expected}")
@@ -187,11 +186,11 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"actions of shape {shape} and type {kind} on {home}: {expected}")
 
     def _observe(self) -> Tensor:
-        """(num_envs, 128) float32, a tensor that nobody else holds."""
+        """(num_envs, 128) float32, a new tensor."""
         return self._blocks[self._block_of[self._started()]].flatten(1)
 
     def _infos(self, success: Tensor | None) -> dict[str, Any]:
-        """Gymnasium's batched infos: a tensor and the mask ``_name`` for each key."""
+        """Gymnasium's batched infos: a tensor and a mask ``_name`` for each key."""
         ids = self._started().double()
         found = torch.zeros_like(ids) if success is None else success
         infos = {"problem_id": ids, "is_success": found, "accuracy": found.clone()}

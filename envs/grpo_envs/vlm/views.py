@@ -1,5 +1,4 @@
-"""The views of ``VLMTask``: ``VLMEnv``, whose docstring is the page of GRPO-VLM-v0, and its vector
-environments."""
+"""The environments of ``VLMTask``. ``VLMEnv`` documents GRPO-VLM-v0."""
 
 from __future__ import annotations
 
@@ -13,28 +12,27 @@ from grpo_envs.vlm.task import VLMTask
 
 
 class VLMEnv(TaskEnv):
-    """Look at a picture, read a question about it, choose the right one of the answers offered.
+    """Look at a picture, read a question about it, choose the right answer.
 
     ## Description
 
-    Visual question answering as a verifiable one-step task, for methods that compare several
-    rollouts of one problem. The agent sees frozen embeddings, not pixels: what has to be learned is
-    how picture, question and answers belong together.
+    Visual question answering in one step, for methods that compare several rollouts of one problem.
+    The agent sees frozen embeddings, not pixels. It has to learn how picture, question and answers
+    are related.
 
-    | ``source`` | problems | what is known |
+    | ``source`` | problems | known |
     |---|---|---|
     | ``easy_vqa`` (default) | 48,248 questions on 5,000 pictures | measured baselines |
-    | ``synthetic`` | 2**53, computed from the id | the best policy's accuracy, exactly |
+    | ``synthetic`` | 2**53, computed from the id | the best policy's exact accuracy |
 
-    ``easy_vqa`` is the data set of the package of that name (MIT): each picture shows one coloured
-    shape; the questions ask what shape, what colour, or whether something is (not) there.
-    ``synthetic`` asks which of the candidate concepts a noisy query shows.
+    ``easy_vqa`` is the data set of the package of that name (MIT). Each picture shows one coloured
+    shape. The questions ask for the shape, for the colour, or whether something is (not) in the
+    picture. ``synthetic`` asks which of the candidate concepts a noisy query shows.
 
-    The four answers of an ``easy_vqa`` problem never change. The three wrong ones are of the right
-    one's kind as far as there are any, so that the kind of the question gives little away: yes/no
-    questions offer the other of the two and two more answers; shapes the two other shapes and a
-    colour; colours three other colours. Share of right answers on the test questions
-    (``scripts/embed_easy_vqa.py --check`` measures it):
+    The four answers of an ``easy_vqa`` problem never change. Wrong answers are of the same kind as
+    the right one where possible, so the question alone reveals little: yes/no questions offer yes,
+    no and two other answers, shapes all three shapes and a colour, colours four colours. Share of
+    right answers on the test questions (``scripts/embed_easy_vqa.py --check`` measures it):
 
     | | all | yes/no | shape | colour |
     |---|---|---|---|---|
@@ -44,8 +42,8 @@ class VLMEnv(TaskEnv):
     | supervised network, 128-64-64-4 | 0.973 | 0.977 | 0.990 | 0.934 |
     | supervised network, 128-256-256-4 | 0.983 | 0.988 | 0.992 | 0.947 |
 
-    A ``synthetic`` query is R c + ``difficulty`` * noise for the right concept c, one orthonormal
-    map R in all problems and independent standard normal noise. With n answers and sigma =
+    A ``synthetic`` query is R c + ``difficulty`` * noise, with the right concept c, an orthonormal
+    map R that all problems share, and independent standard normal noise. With n answers and sigma =
     ``difficulty`` the best policy is right with probability ∫ phi(x) Phi(x + 1/sigma)^(n-1) dx:
 
     | ``difficulty``, n = 4 | 0 | 0.25 | 0.35 | 0.5 | 0.75 | 1 | 2 |
@@ -54,18 +52,17 @@ class VLMEnv(TaskEnv):
 
     ## Action Space
 
-    ``Discrete(4)`` (``Discrete(n_choices)`` for ``synthetic``): the answer chosen, 0 for A.
+    ``Discrete(4)`` (``Discrete(n_choices)`` for ``synthetic``): the answer, 0 for A.
 
     ## Observation Space
 
-    ``Box`` of ``float32``, about unit variance in each ``easy_vqa`` coordinate, which lies in
-    [-5, 5].
+    ``Box`` of ``float32``. ``easy_vqa`` coordinates have about unit variance and are in [-5, 5].
 
     | ``easy_vqa``, shape (128,) | |
     |---|---|
     | 0 - 63 | picture: EfficientNet-Lite0 features, whitened |
     | 64 - 95 | question: bag of words |
-    | 96 - 127 | answers A to D, 8 each: a fixed random direction for every possible answer |
+    | 96 - 127 | answers A to D, 8 each: a fixed random direction for each possible answer |
 
     | ``synthetic``, shape (``embed_dim``,); k = ``embed_dim // (n_choices + 1)`` | |
     |---|---|
@@ -79,13 +76,13 @@ class VLMEnv(TaskEnv):
     | right answer | +1.0 |
     | wrong answer | -0.5 |
 
-    The expected reward of uniform guessing (``task.random_score``) is -0.125 with four answers;
-    that of the best policy (``task.oracle_score``) is 1 for ``easy_vqa`` and follows from the
-    best accuracy for ``synthetic``: 0.918 at the default difficulty.
+    With four answers, uniform guessing has an expected reward (``task.random_score``) of -0.125.
+    The best policy (``task.oracle_score``) has 1 for ``easy_vqa``; for ``synthetic`` it follows
+    from the best accuracy: 0.918 at the default difficulty.
 
-    As text (``task.prompts``, ``task.score_texts``): the prompt holds ``<image>`` where the picture
-    goes, the question and the lettered answers. ``B``, ``(B)``, ``B)`` and ``B.``, in any case,
-    choose B; any other completion is wrong.
+    As text (``task.prompts``, ``task.score_texts``), the prompt has ``<image>`` for the picture,
+    the question and the lettered answers. ``B``, ``(B)``, ``B)`` and ``B.`` choose B, in upper or
+    lower case; any other completion is wrong.
 
     ## Starting State
 
@@ -99,13 +96,13 @@ class VLMEnv(TaskEnv):
     | ``tuning`` | 1,886, 200 of the package's training pictures | 1000 to 1999 |
     | ``test`` | 9,673, the package's 1,000 test pictures | 2000 to 3999 |
 
-    No two splits share a picture. ``easy_vqa`` ids are 0 to 48247, in the order of the package, its
-    training questions first. In each split the right answer stands equally often (to within 1) in
-    each of the four places.
+    No two splits share a picture. ``easy_vqa`` ids are 0 to 48247, in the order of the package:
+    training questions first. In each split the right answer is equally often A, B, C and D, to
+    within 1.
 
     ## Episode End
 
-    ``terminated`` after one step, always; never ``truncated``.
+    Always ``terminated`` after one step, never ``truncated``.
 
     ## Arguments
 
@@ -120,8 +117,8 @@ class VLMEnv(TaskEnv):
 
     ## Vectorized environment
 
-    ``gymnasium.make_vec("GRPO-VLM-v0", num_envs=1024)`` makes ``VLMVectorEnv``, a few array
-    operations a step for any number of sub-environments. ``reset`` takes an array of problem ids.
+    ``gymnasium.make_vec("GRPO-VLM-v0", num_envs=1024)`` makes ``VLMVectorEnv``: a step takes a few
+    array operations for any number of sub-environments. ``reset`` takes an array of problem ids.
 
     | argument | default | |
     |---|---|---|
@@ -129,9 +126,9 @@ class VLMEnv(TaskEnv):
     | ``autoreset_mode`` | ``SAME_STEP`` | ``NEXT_STEP`` idles every second step; not in torch |
     | ``device`` | None | ``"cpu"``, ``"cuda"``, ``"auto"``: the torch view of ``easy_vqa`` |
 
-    The torch view gives and takes tensors on the device: problems are drawn and answers judged
-    there, and neither ``step`` nor ``reset`` without ids takes anything to the host. A seed draws
-    other problems than in numpy, as uniformly; an action out of range is a wrong answer.
+    The torch view takes and returns tensors on the device, where it draws problems and judges
+    answers; ``step``, and ``reset`` without ids, transfer nothing to the host. A seed draws
+    different problems than in numpy, also uniformly. An action out of range is a wrong answer.
 
     ## Version History
 
@@ -144,7 +141,7 @@ class VLMEnv(TaskEnv):
 
 
 class VLMVectorEnv(TaskVectorEnv):
-    """``VLMEnv``, natively vectorised, with the arguments of ``VLMEnv`` and ``TaskVectorEnv``."""
+    """``VLMEnv`` as a vector environment, with the arguments of ``TaskVectorEnv`` too."""
 
     task_class = VLMTask
 
@@ -152,8 +149,8 @@ class VLMVectorEnv(TaskVectorEnv):
 def make_vector_env(
     num_envs: int = 1, *, device: Any = None, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
-    """What ``gymnasium.make_vec`` calls: ``VLMVectorEnv`` in numpy, or with a ``device`` its torch
-    view. Raises ModuleNotFoundError where that needs torch and there is none."""
+    """Called by ``gymnasium.make_vec``: ``VLMVectorEnv``, or the torch view if ``device`` is given.
+    Raises ModuleNotFoundError if that needs torch and torch is not installed."""
     if device is None:
         return VLMVectorEnv(num_envs, **options)
     try:
