@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from abc import abstractmethod
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -63,6 +62,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         **sb3: Any,
     ) -> None:
         self.__dict__.update(vars(settings))
+        self._settings = settings
         self._source: GroupSource | None = None
         self._rollout: Rollout | None = None
         if isinstance(env, str):
@@ -92,7 +92,10 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         Raises:
             ValueError: an option was set to something invalid.
         """
-        return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
+        now = {name: getattr(self, name) for name in vars(self._settings)}
+        if now != vars(self._settings):
+            self._settings = Settings(**now)
+        return self._settings
 
     # -- SB3's hooks ------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         return super()._setup_learn(*args, **kwargs)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_source", "_rollout"]
+        return [*super()._excluded_save_params(), "_settings", "_source", "_rollout"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer"], []
