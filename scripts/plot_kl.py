@@ -1,8 +1,8 @@
-"""Draw docs/kl_forms.png: the exact KL to the reference while training on each form of it.
+"""Draw docs/kl_forms.png: the exact KL to the reference during training on each form of the KL.
 
     python scripts/plot_kl.py
 
-reads the records in results/reference/kl_forms, which these commands make:
+reads the records in results/reference/kl_forms, made by:
 
     python -m grpo_bench.run -m experiment=kl_forms results=results/reference/kl_forms
     python -m grpo_bench.run -m experiment=kl_forms algo.kl=exact algo.kl_coef=0 \
@@ -37,12 +37,12 @@ MEANING = {
 
 
 def curves(records: Path) -> pd.DataFrame:
-    """Columns form, transitions, low, mean, high: the exact KL over the seeds of each form."""
+    """The exact KL over the seeds of each form; columns form, transitions, low, mean, high."""
     results = load_results(records)
     settings = {run.run: run.config["algo"] for run in results.runs.itertuples()}
     kl = results.metrics[results.metrics["metric"] == "train/kl_ref"].copy()
     kl["form"] = [settings[run]["kl"] if settings[run]["kl_coef"] else NO_KL for run in kl["run"]]
-    # Episodes differ in length, so seeds log at different transitions: into bins of 3,000.
+    # Episodes differ in length, so seeds log at different transitions: use bins of 3,000.
     kl["transitions"] = kl["transitions"] // 3000 * 3000 + 1500
     seeds = kl.groupby(["form", "transitions", "seed"])["value"].mean()
     stats = seeds.groupby(["form", "transitions"]).agg(["min", "mean", "max"])
@@ -50,7 +50,8 @@ def curves(records: Path) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame, out: Path) -> None:
-    """One line a form, coloured by the direction of its gradient, and a band over its seeds."""
+    """Draw a line for each form, coloured by the direction of its gradient, with a band of its
+    seeds."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     used: dict[str, int] = {}
     for form in [NO_KL, *FORMS]:

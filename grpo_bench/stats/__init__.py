@@ -1,4 +1,4 @@
-"""Pure functions on arrays: estimates with honest intervals, tests, and the seeds they need."""
+"""Statistics as pure functions on arrays: intervals, tests, and the number of seeds they need."""
 
 from grpo_bench.stats.comparison import (
     McNemar,

@@ -1,4 +1,4 @@
-"""What every function here asks of its arguments."""
+"""Checks of the arguments of the statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def one_per_seed(x: ArrayLike, name: str) -> Values:
     """x as an array (n,).
 
     Raises:
-        ValueError: it has another shape.
+        ValueError: x has another shape.
     """
     values = np.asarray(x, dtype=np.float64)
     if values.ndim != 1:
@@ -23,14 +23,14 @@ def one_per_seed(x: ArrayLike, name: str) -> Values:
 
 
 def pairs(a: ArrayLike, b: ArrayLike) -> tuple[Values, Values]:
-    """a and b as arrays of one length.
+    """a and b as arrays of the same length.
 
     Raises:
-        ValueError: one has more values than the other.
+        ValueError: the lengths differ.
     """
     first, second = one_per_seed(a, "a"), one_per_seed(b, "b")
     if len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} values: pairs need as many of each")
+        raise ValueError(f"{len(first)} and {len(second)} values: expected the same number")
     return first, second
 
 
@@ -38,11 +38,11 @@ def one_per_task(scores: Sequence[ArrayLike], name: str) -> list[Values]:
     """Scores as one array (n_k,) per task k.
 
     Raises:
-        ValueError: there is no task, or a task without a run.
+        ValueError: there are no tasks, or a task has no runs.
     """
     tasks = [one_per_seed(task, f"{name}[{k}]") for k, task in enumerate(scores)]
     if not tasks:
-        raise ValueError(f"{name}: no task, expected an array (n,) for each")
+        raise ValueError(f"{name}: no tasks, expected an array (n,) for each task")
     for k, task in enumerate(tasks):
         if len(task) == 0:
             raise ValueError(f"{name}[{k}] is empty: expected at least one run of each task")

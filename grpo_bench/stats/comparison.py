@@ -1,4 +1,4 @@
-"""Two algorithms: how often one is better, and whether that could be chance."""
+"""Compare two algorithms: how often one is better, and whether that could be chance."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from grpo_bench.stats.resampling import bounds, counts, expanded_level
 from grpo_bench.stats.scores import AGGREGATE_FROM
 
 ENUMERATED_TO = 12  # seeds: 4096 ways to swap
-DRAWN = 10_000  # of the ways to swap more
+DRAWN = 10_000  # random swaps of more seeds
 
 
 def probability_of_improvement(
     x: Sequence[ArrayLike], y: Sequence[ArrayLike], confidence: float = 0.95
 ) -> Interval:
-    """How probably a run of X scores higher than one of Y on a task drawn at random.
+    """The probability that a run of X scores higher than a run of Y on a random task.
 
     Mean over tasks of P(X > Y) + P(X = Y) / 2 over all pairs of a run (n_k,) of x and one (m_k,) of
     y: the Mann-Whitney statistic over n_k m_k (Agarwal et al., arXiv 2108.13264, section 4.3).
 
-    The bounds of each task come from the bootstrap, which draws runs of x and of y; they are put
-    together by ``bounds_of_mean``. Where one side wins every pair, all resamples are equal. There
-    the bound is exact: the runs make min(n_k, m_k) independent pairs, which all are won with at
-    most the probability p^min(n_k, m_k) (Clopper, Pearson, Biometrika 26, 1934). No bounds below
-    ``AGGREGATE_FROM`` runs of either in a task. In a simulation, of three tasks alike or not, they
-    cover 0.98 to 1 up to 10 runs of each and 0.95 to 0.98 at 20; of a single task that one side
-    nearly always wins 0.92 at 20.
+    The bootstrap draws runs of x and of y for the bounds of each task; ``bounds_of_mean`` combines
+    them. If one side wins every pair, all resamples are equal and the bound is exact: the runs make
+    min(n_k, m_k) independent pairs, and it wins all of them with probability at most
+    p^min(n_k, m_k) (Clopper, Pearson, Biometrika 26, 1934). A task with fewer than
+    ``AGGREGATE_FROM`` runs on a side gives no bounds. In simulations of three similar or different
+    tasks the coverage is 0.98 to 1 up to 10 runs on each side and 0.95 to 0.98 at 20; for a single
+    task that one side nearly always wins it is 0.92 at 20.
 
     Raises:
         ValueError: x and y have different numbers of tasks.
     """
     first, second = one_per_task(x, "x"), one_per_task(y, "y")
     if len(first) != len(second):
-        raise ValueError(f"x of {len(first)} and y of {len(second)} tasks: expected as many")
+        raise ValueError(f"x of {len(first)} and y of {len(second)} tasks: expected the same tasks")
     check_share(confidence, "confidence")
     if any(np.isnan(task).any() for task in (*first, *second)):
         return NOTHING
@@ -54,12 +54,12 @@ def probability_of_improvement(
 
 
 def _improvement(x: Values, y: Values, task: int, confidence: float) -> Interval:
-    """Of a single task, with sorted runs (n,) and (m,)."""
+    """The same for a single task, with sorted runs (n,) and (m,)."""
     wins = (x[:, None] > y) + (x[:, None] == y) / 2  # (n, m)
     estimate, pairs = float(wins.mean()), min(wins.shape)
     if pairs < AGGREGATE_FROM:
         return Interval(estimate, math.nan, math.nan)
-    # Sums of whole numbers and halves: the same on every machine, whatever their order.
+    # Sums of whole numbers and halves are exact in any order: the same on every machine.
     often = counts(len(x), 2 * task) * (wins @ counts(len(y), 2 * task + 1))  # (n, RESAMPLES)
     level = expanded_level(pairs, pairs - 1, confidence)
     low, high = bounds(often.sum(axis=0) / wins.size, level)
@@ -72,7 +72,7 @@ def _improvement(x: Values, y: Values, task: int, confidence: float) -> Interval
 
 
 class McNemar(NamedTuple):
-    """How many problems only a and only b got right, and the p value that both are equally good."""
+    """The numbers of problems that only a and only b solved, and the p value of equal policies."""
 
     only_a: int
     only_b: int
@@ -80,15 +80,15 @@ class McNemar(NamedTuple):
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
-    """Whether one of two policies is better, from the same problems: exact and two-sided.
+    """Exact two-sided test of whether one of two policies is better on the same problems.
 
-    a and b say which of the problems (n,) each got right, as booleans or 0 and 1. Only those count
-    that one got right and the other wrong: equally good policies split them like a fair coin
-    (McNemar, Psychometrika 12, 1947, with the binomial distribution). Two policies, not two
-    algorithms: for those see ``nested_permutation``.
+    a and b mark the problems (n,) that each policy solved, as booleans or 0 and 1. Only problems
+    that one policy solved and the other did not count: equally good policies split them like a
+    fair coin (McNemar, Psychometrika 12, 1947, with the binomial distribution). This compares two
+    policies; ``nested_permutation`` compares two algorithms.
 
     Raises:
-        ValueError: shapes differ, or something else than 0 and 1 is in them.
+        ValueError: shapes differ, or a value is not 0 or 1.
     """
     first, second = _solved(a, "a", 1), _solved(b, "b", 1)
     _check_same(first, second)
@@ -99,24 +99,23 @@ def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
 
 class Nested(NamedTuple):
     """Difference of the mean success of two algorithms with its interval over seeds, and the p
-    value that there is none."""
+    value of no difference."""
 
     difference: Interval
     p: float
 
 
 def nested_permutation(a: ArrayLike, b: ArrayLike) -> Nested:
-    """Whether a solves more of the problems than b, (seeds, problems) each, in pairs of seeds.
+    """Test whether a or b solves more problems, (seeds, problems) each, paired by seed.
 
-    If the algorithms were the same, their names could be swapped in each seed by itself. The p
-    value is the share of all such swaps (beyond ``ENUMERATED_TO`` seeds of ``DRAWN`` random ones
-    and the observed one) whose mean over seeds of the difference of the mean over problems is at
-    least as far from 0. The names are swapped for whole seeds and never for single problems: the
-    answers of one policy come from the same training and are right or wrong together, so 500
-    problems of 3 seeds are 3 observations, not 1,500.
+    If the algorithms were the same, their names could be swapped in any seed. The p value is the
+    share of all such swaps whose mean difference is at least as far from 0 as the observed one.
+    Beyond ``ENUMERATED_TO`` seeds it uses ``DRAWN`` random swaps and the observed one. Names are
+    swapped for whole seeds, never for single problems: the answers of one policy come from the same
+    training and are correlated, so 500 problems of 3 seeds are 3 observations, not 1,500.
 
     Raises:
-        ValueError: shapes differ, or something else than 0 and 1 is in them.
+        ValueError: shapes differ, or a value is not 0 or 1.
     """
     first, second = _solved(a, "a", 2), _solved(b, "b", 2)
     _check_same(first, second)
@@ -130,7 +129,7 @@ def nested_permutation(a: ArrayLike, b: ArrayLike) -> Nested:
         more = 0
     else:
         signs = 1 - 2 * np.random.default_rng(n).integers(2, size=(DRAWN, n))
-        more = 1  # the observed one is a way to swap, too
+        more = 1  # the observed one
     as_far = np.abs((signs * lead).sum(axis=1)) >= abs(lead.sum())
     p = (int(as_far.sum()) + more) / (len(signs) + more)
     return Nested(paired_difference_interval(*rates), p)
@@ -149,4 +148,4 @@ def _solved(x: ArrayLike, name: str, dimensions: int) -> NDArray[np.bool_]:
 
 def _check_same(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> None:
     if a.shape != b.shape:
-        raise ValueError(f"shapes {a.shape} and {b.shape}: expected the same problems of both")
+        raise ValueError(f"shapes {a.shape} and {b.shape}: expected the same problems for both")

@@ -30,7 +30,7 @@ BOOTSTRAP_FROM = 10  # seeds
 
 
 class Interval(NamedTuple):
-    """An estimate and its bounds. The bounds are NaN where the data cannot give any."""
+    """An estimate and its bounds. The bounds are NaN if the data give none."""
 
     estimate: float
     low: float
@@ -66,8 +66,8 @@ def _bootstrap(values: Values, confidence: float) -> Interval:
     """The mean of sorted values (n,) with bounds from resampled means."""
     n = len(values)
     mean = float(values.mean())
-    deviations = values - values[0]  # exactly 0 where all are equal
-    # Not a matrix product, which would round as the processor likes.
+    deviations = values - values[0]  # exactly 0 if all are equal
+    # Not a matrix product: its rounding depends on the processor.
     means = np.add.reduce(counts(n) * deviations[:, None], axis=0) / n  # (RESAMPLES,)
     low, high = bounds(means, expanded_level(n, n - 1, confidence))
     centre = float(deviations.mean())
@@ -75,7 +75,7 @@ def _bootstrap(values: Values, confidence: float) -> Interval:
 
 
 def paired_difference_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Mean of a - b over pairs, both (n,), with the interval of ``mean_interval``."""
+    """Mean of a - b over pairs, both (n,), with its ``mean_interval``."""
     first, second = pairs(a, b)
     return mean_interval(first - second, confidence)
 
@@ -95,9 +95,9 @@ def paired_ratio_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) 
 
 
 def bounds_of_mean(estimates: Values, low: Values, high: Values) -> tuple[Values, Values]:
-    """The bounds of the mean over the first axis, (...), of independent estimates (k, ...) by their
-    bounds: distances from the estimates add up as roots of squares (Zou, Donner, Statistics in
-    Medicine 27, 2008; Newcombe's square-and-add)."""
+    """Bounds of the mean, (...), of k independent estimates, (k, ...), from their bounds. The
+    squares of the distances between estimate and bound add up (Zou, Donner, Statistics in Medicine
+    27, 2008; Newcombe's square-and-add)."""
     mean, k = estimates.mean(axis=0), len(estimates)
     below = np.sqrt(((estimates - low) ** 2).sum(axis=0)) / k
     above = np.sqrt(((high - estimates) ** 2).sum(axis=0)) / k
@@ -111,9 +111,9 @@ def deviation(x: ArrayLike) -> float:
 
 
 class Spread(NamedTuple):
-    """How far n values lie apart: their standard deviation (ddof 1), and their kurtosis about a
-    trimmed mean, n sum (x - m)^4 / (sum (x - mean)^2)^2, which is about 3 of normal values and more
-    if single ones lie far out. NaN below two values, the kurtosis also without any spread."""
+    """The spread of n values: their standard deviation (ddof 1), and their kurtosis about a trimmed
+    mean m, n sum (x - m)^4 / (sum (x - mean)^2)^2, which is about 3 for normal values and larger
+    with outliers. Both are NaN below two values; the kurtosis is also NaN if all are equal."""
 
     n: int
     deviation: float
@@ -121,8 +121,8 @@ class Spread(NamedTuple):
 
 
 def spread(x: ArrayLike) -> Spread:
-    """How far x (n,) lie apart. The trimmed mean leaves out the share 1 / (2 sqrt(n - 4)) at either
-    end, of up to four values none (Bonett, cited below)."""
+    """The spread of x (n,). The trimmed mean leaves out the share 1 / (2 sqrt(n - 4)) at each end,
+    and nothing of up to four values (Bonett, cited below)."""
     values = np.sort(one_per_seed(x, "x"))
     n = len(values)
     squares = float(((values - values.mean()) ** 2).sum()) if n > 1 else math.nan
@@ -139,12 +139,12 @@ def deviation_ratio_interval(x: Spread, y: Spread, confidence: float = 0.95) -> 
     (Bonett, Robust Confidence Interval for a Ratio of Standard Deviations, Applied Psychological
     Measurement 30, 2006; with the quantile of t(n + m - 2) instead of the normal one).
 
-    The logarithm of s^2 / s'^2 has the variance (k - (n - 3) / n) / (n - 1) and the same of the
-    other, k being their common kurtosis: that of both together, each about its own middle. (If
-    one is much the wider, k is up to twice as large as of each alone: then the bounds are too far,
-    never too near.) The interval of the F distribution, which takes the values for normal, covers
-    0.65 where one value in ten lies far out, and calls that one value a difference between
-    algorithms. This one covers 0.98 of normal values and 0.96 of exponential ones, at 10 and 10.
+    The variance of log(s^2 / s'^2) is the sum over both samples of (k - (n - 3) / n) / (n - 1),
+    with their pooled kurtosis k, each about its own trimmed mean. (If one sample is much wider, k
+    is up to twice as large as for each alone: then the interval is too wide, never too narrow.)
+    The interval of the F distribution assumes normal values. If one value in ten is an outlier it
+    covers 0.65, and takes that outlier for a difference between algorithms. This one covers 0.98
+    with normal and 0.96 with exponential values, at 10 and 10.
 
     There is no ratio where a deviation does not exist or the other one is 0, and there are no
     bounds where a side has no spread.
@@ -167,10 +167,10 @@ def deviation_ratio_interval(x: Spread, y: Spread, confidence: float = 0.95) -> 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
     """Share of successes in n independent problems, with Wilson's score interval (JASA 22, 1927).
 
-    For one policy on n problems; over seeds, average each seed first and use ``mean_interval``.
+    For one policy on n problems. Over seeds, average each seed and use ``mean_interval``.
 
     Raises:
-        ValueError: successes is not between 0 and n.
+        ValueError: ``successes`` is not between 0 and n.
     """
     if not 0 <= successes <= n:
         raise ValueError(f"successes={successes}: expected 0 to n={n}")
@@ -181,5 +181,5 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
     share = successes / n
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    # At 0 and n one bound is exactly the share; rounding must not put it past.
+    # At 0 and n one bound is exactly the share; rounding must not move it past.
     return Interval(share, min(max(0.0, centre - half), share), max(min(1.0, centre + half), share))

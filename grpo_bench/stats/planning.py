@@ -1,4 +1,4 @@
-"""How many seeds it takes."""
+"""How many seeds an experiment needs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from grpo_bench.stats.intervals import deviation
 def seeds_to_tell(
     a: ArrayLike, b: ArrayLike, confidence: float = 0.95, power: float = 0.8
 ) -> float:
-    """How many pairs of seeds would tell the observed mean difference of a and b, both (n,).
+    """How many pairs of seeds detect the observed mean difference of a and b, both (n,).
 
     The smallest n for which a two-sided paired t test at level 1 - confidence has the given power,
-    if the mean and the spread of the differences are the true ones. So it is about the interval of
-    ``paired_difference_interval``.
+    if the observed mean and standard deviation of the differences are the true ones. The test
+    matches ``paired_difference_interval``.
 
     Returns:
-        A whole number of at least 2; inf where the means are equal; NaN below two pairs.
+        A whole number of at least 2; inf if the means are equal; NaN below two pairs.
     """
     first, second = pairs(a, b)
     check_share(confidence, "confidence")
@@ -35,7 +35,7 @@ def seeds_to_tell(
     if spread == 0:
         return 2
     effect = difference / spread
-    # The normal approximation is a little too small: count up from there.
+    # The normal approximation is a little too small: start there.
     z = special.ndtri((1 + confidence) / 2) + special.ndtri(power)
     n = max(2, math.floor((z / effect) ** 2))
     while _power(effect, n, confidence) < power:
@@ -52,23 +52,23 @@ def _power(effect: float, n: int, confidence: float) -> float:
 
 
 def smallest_p(n: int, m: int, paired: bool = False) -> float:
-    """The smallest p value of a two-sided permutation test, however large the difference is.
+    """The smallest p value that a two-sided permutation test can give.
 
-    Of n and m seeds: 2 / C(n + m, n), the observed order and its opposite among all. Of n pairs:
-    2 / 2^n. It is 0.10 at 3 against 3, 0.029 at 4 and 0.008 at 5.
+    For n and m seeds it is 2 / C(n + m, n): the observed order and its opposite among all. For n
+    pairs it is 2 / 2^n. Without pairs it is 0.10 at 3 against 3 seeds, 0.029 at 4 and 0.008 at 5.
 
     Raises:
-        ValueError: there is no seed on a side, or pairs of different numbers.
+        ValueError: a side has no seeds, or pairs have different numbers of seeds.
     """
     if min(n, m) < 1:
         raise ValueError(f"{n} and {m} seeds: expected at least one of each")
     if paired and n != m:
-        raise ValueError(f"{n} and {m} seeds: pairs need as many of each")
+        raise ValueError(f"{n} and {m} seeds: pairs need the same number of each")
     return min(1.0, 2 / (2**n if paired else math.comb(n + m, n)))
 
 
 def seeds_for_p(p: float, paired: bool = False) -> int:
-    """How many seeds of each a permutation test needs to give a p value of at most p."""
+    """How many seeds on each side a permutation test needs for a p value of at most p."""
     check_share(p, "p")
     n = 1
     while smallest_p(n, n, paired) > p:

@@ -68,10 +68,12 @@ def time_to_reach(
 
 
 def kaplan_meier(needed: ArrayLike, reached: ArrayLike) -> tuple[Values, Values]:
-    """Where the share of runs that got there rises, and that share from there on, (k,) each.
+    """The points where runs reach the score, and the share that has reached it from there on, (k,)
+    each.
 
-    1 - prod (1 - d_i / r_i) over the points up to there, of r_i runs not yet there or ended d_i get
-    there (Kaplan, Meier, JASA 53, 1958). A run that ends where another gets there was still at it.
+    The share is 1 - prod (1 - d_i / r_i) over the points so far: d_i of the r_i runs that have
+    neither reached the score nor ended reach it at point i (Kaplan, Meier, JASA 53, 1958). A run
+    that ends at a point counts in its r_i.
     """
     times, there = _runs(needed, reached)
     points, arrivals = np.unique(times[there], return_counts=True)
@@ -85,7 +87,7 @@ def _median(times: Values, there: NDArray[np.bool_], confidence: float) -> Inter
     half = points[shares >= 0.5 - 1e-12]  # but for rounding
     estimate = float(half[0]) if len(half) else math.inf
     n = len(times)
-    # The median lies below the r-th smallest of n with the probability of r - 1 heads or fewer.
+    # The median is below the r-th smallest of n with the probability of at most r - 1 heads.
     rank = 0
     while special.bdtr(rank, n, 0.5) <= (1 - confidence) / 2:
         rank += 1

@@ -1,11 +1,11 @@
-"""Several tasks at once: one number for all, with an interval, and the profile of all runs.
+"""Several tasks together: one number for all, with its interval, and the profile of all runs.
 
-Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice (arXiv
-2108.13264), whose formulas these are. Scores are normalised, 0 for random and 1 for perfect, so
-that tasks can be put together; one array (n_k,) of runs for each task k. The bootstrap draws seeds
-within each task (stratified), so no task is left out or counts twice.
+The formulas are from Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical
+Precipice (arXiv 2108.13264). Scores are normalised, 0 for random and 1 for perfect, so that tasks
+can be combined; each task k has an array (n_k,) of runs. The bootstrap is stratified: it draws
+seeds within each task.
 
-A statistic takes the tasks' scores, each (..., n_k), and gives one number for all, (...).
+A statistic maps the tasks' scores, each (..., n_k), to one number, (...).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def task_median(scores: Sequence[Values]) -> Values:
 
 
 def iqm(scores: Sequence[Values]) -> Values:
-    """Interquartile mean: of the runs of all tasks together, without the lowest and the highest
-    quarter (of N runs floor(N / 4) each, as ``scipy.stats.trim_mean`` cuts)."""
+    """Interquartile mean: the mean of the runs of all tasks without the lowest and highest quarter
+    (floor(N / 4) of N runs each, as in ``scipy.stats.trim_mean``)."""
     runs = np.sort(np.concatenate([np.asarray(task) for task in scores], axis=-1), axis=-1)
     cut = runs.shape[-1] // 4
     middle = runs[..., cut : runs.shape[-1] - cut].mean(axis=-1)
-    return np.where(np.isnan(runs[..., -1]), math.nan, middle)  # NaN is last, and would be cut off
+    return np.where(np.isnan(runs[..., -1]), math.nan, middle)  # NaN is sorted last and trimmed
 
 
 def optimality_gap(scores: Sequence[Values], gamma: float = 1.0) -> Values:
-    """How far runs stay below the score gamma: gamma - min(score, gamma), mean over the runs of a
-    task, then over tasks. What lies above gamma makes up for nothing."""
+    """How far runs stay below the score gamma: gamma - min(score, gamma), averaged over the runs of
+    a task, then over tasks. Scores above gamma make up for nothing."""
     return gamma - task_mean([np.minimum(task, gamma) for task in scores])
 
 
@@ -60,11 +60,11 @@ def aggregate_interval(
 ) -> Interval:
     """A statistic of the scores, (n_k,) for each task, with its stratified bootstrap interval.
 
-    Levels are expanded as ``resampling`` says, with the degrees of freedom of all tasks together.
-    A task of fewer than ``AGGREGATE_FROM`` seeds leaves no bounds. In a simulation of three tasks
-    with normal scores and with shares near 1, a nominal 95 % covers of the mean and the IQM 0.90 to
-    0.96 at 6 seeds of each and 0.91 to 0.96 at 10; but at 5 seeds 0.85 and at 3 seeds 0.83 of the
-    IQM of shares, and of a single task at 3 seeds 0.66 to 0.78 whatever it is.
+    Levels are expanded (``resampling``) with the degrees of freedom of all tasks together. If a
+    task has fewer than ``AGGREGATE_FROM`` seeds there are no bounds. In simulations of three tasks,
+    with normal scores and with shares near 1, a nominal 95 % interval of the mean or the IQM covers
+    0.90 to 0.96 at 6 seeds each and 0.91 to 0.96 at 10. Fewer seeds cover too little: for the IQM
+    of shares 0.85 at 5 and 0.83 at 3; for any statistic of a single task 0.66 to 0.78 at 3.
     """
     tasks = one_per_task(scores, "scores")
     check_share(confidence, "confidence")
@@ -79,7 +79,7 @@ def aggregate_interval(
 
 
 class Profile(NamedTuple):
-    """Shares of runs above each threshold, and their bounds: each (thresholds,)."""
+    """Shares of runs above each threshold and their bounds, each (thresholds,)."""
 
     share: Values
     low: Values
@@ -89,13 +89,13 @@ class Profile(NamedTuple):
 def performance_profile(
     scores: Sequence[ArrayLike], thresholds: ArrayLike, confidence: float = 0.95
 ) -> Profile:
-    """The share of runs that score above each threshold (t,), mean over tasks (the run-score
-    distribution of Agarwal et al., section 4.2), with bounds for each threshold by itself.
+    """The share of runs above each threshold (t,), averaged over tasks (the run-score distribution
+    of Agarwal et al., section 4.2), with pointwise bounds.
 
-    The bounds are those of each task (``wilson``), put together by ``bounds_of_mean``. The
-    stratified bootstrap of the paper has no width where the runs of each task are all on one side,
-    as they are in most of a profile of unlike tasks: in a simulation it covers there 0.56 at 6
-    seeds and 0.73 at 10. These bounds cover 0.93 to 0.99 at 6 seeds and 0.96 to 0.99 from 10 on;
+    ``bounds_of_mean`` combines the bounds of each task (``wilson``). The paper's stratified
+    bootstrap has no width if all runs of each task are on one side of the threshold, as in most of
+    a profile of different tasks: in simulations it covers 0.56 there at 6 seeds and 0.73 at 10.
+    These bounds cover 0.93 to 0.99 at 6 seeds and 0.96 to 0.99 from 10 on;
     at 3 seeds 0.84 where nearly all runs are on one side.
     """
     tasks = one_per_task(scores, "scores")

@@ -68,7 +68,7 @@ def test_seeds_for_p():
         (lambda: seeds_to_tell([1, 2], [3, 4], power=1), "power=1"),
         (lambda: seeds_to_tell([1, 2], [3]), "2 and 1 values"),
         (lambda: smallest_p(0, 3), "0 and 3 seeds: expected at least one"),
-        (lambda: smallest_p(2, 3, paired=True), "2 and 3 seeds: pairs need as many"),
+        (lambda: smallest_p(2, 3, paired=True), "2 and 3 seeds: pairs need the same number"),
         (lambda: seeds_for_p(0), "p=0"),
     ],
 )
