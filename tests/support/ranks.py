@@ -1,6 +1,7 @@
 """Two processes that work together, as under torchrun, and what each of them found."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ def together(scenario: Callable[[World], Any], folder: Path) -> list[Any]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a free port
     args = (scenario, folder, store.port)
     ranks = multiprocessing.spawn(_rank, args, nprocs=SIZE, join=False)
-    if not ranks.join(timeout=LIMIT):
-        while not ranks.join(timeout=1.0, grace_period=5.0):
+    end = time.monotonic() + LIMIT
+    while not ranks.join(timeout=1.0, grace_period=5.0):  # as long as one of them runs
+        if time.monotonic() > end:
             for process in ranks.processes:
                 process.kill()
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(SIZE)]
