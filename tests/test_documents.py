@@ -131,6 +131,10 @@ def test_the_examples_of_the_readme_run(
     exec(code.replace("60_000", "64"), {})
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
 @pytest.mark.slow
 def test_an_own_task_is_compared_as_documented(tmp_path: Path) -> None:
     """The module, the configuration and the command of docs/environments.md, in a new folder."""
