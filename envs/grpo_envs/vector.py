@@ -125,7 +125,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _started(self) -> State:
         if self._state is None:
-            raise RuntimeError("reset() comes first")
+            raise RuntimeError("call reset() first")
         return self._state
 
     def _reset_mask(self, mask: Any) -> BoolArray:
@@ -138,7 +138,7 @@ class TaskVectorEnv(VectorEnv[Any, Any, Any]):
                 f"expected ({self.num_envs},) bool"
             )
         if self._state is None and not mask.all():
-            raise RuntimeError("the first reset() starts all episodes: no reset_mask")
+            raise RuntimeError("the first reset() starts all episodes: expected no reset_mask")
         return mask
 
     def _restart(self, mask: BoolArray, ids: IntArray) -> None:

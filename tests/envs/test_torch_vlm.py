@@ -267,7 +267,7 @@ def test_arguments_that_are_refused(options, message):
 def test_the_first_reset_starts_all():
     env = make(3)
     for too_soon in (lambda: env.step(torch.zeros(3, dtype=torch.int64)), env.action_masks):
-        with pytest.raises(RuntimeError, match=r"reset\(\) comes first"):
+        with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
             too_soon()
     with pytest.raises(RuntimeError, match="the first reset"):
         env.reset(options={"reset_mask": [True, False, True]})

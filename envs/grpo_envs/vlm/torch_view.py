@@ -145,7 +145,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _started(self) -> Tensor:
         if self._ids is None:
-            raise RuntimeError("reset() comes first")
+            raise RuntimeError("call reset() first")
         return self._ids
 
     def _reset_mask(self, mask: Any) -> Tensor:
@@ -159,7 +159,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
                 f"expected ({self.num_envs},) bool"
             )
         if self._ids is None and not mask.all():
-            raise RuntimeError("the first reset() starts all episodes: no reset_mask")
+            raise RuntimeError("the first reset() starts all episodes: expected no reset_mask")
         return mask
 
     def _checked(self, ids: Any, mask: Tensor) -> Tensor:
