@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 # Tests by package. Simulations of coverage take minutes, and tests of values must do without them.
@@ -51,15 +52,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--shown", action="store_true", help="run nothing")
     options = parser.parse_args(arguments)
+    names: dict[str, list[str]] = {}
     for module in options.modules:
         path = module.rstrip("/").removesuffix(".py")
         package = next((name for name in TESTS if f"{path}/".startswith(f"{name}/")), None)
         if package is None:
             parser.error(f"{module}: expected a path below one of {', '.join(TESTS)}")
-        folder, name = prepare(Path.cwd(), package), path.removeprefix("envs/").replace("/", ".")
+        names.setdefault(package, []).append(path.removeprefix("envs/").replace("/", "."))
+    for package, chosen in names.items():
+        folder, patterns = prepare(Path.cwd(), package), [f"{name}.*" for name in chosen]
         if not options.shown:
-            mutmut(folder, "run", f"--max-children={options.processes}", f"{name}.*", output=None)
-        show(folder, name)
+            mutmut(folder, "run", f"--max-children={options.processes}", *patterns, output=None)
+        show(folder, patterns)
 
 
 def prepare(root: Path, package: str) -> Path:
@@ -76,12 +80,12 @@ def prepare(root: Path, package: str) -> Path:
     return folder
 
 
-def show(folder: Path, name: str) -> None:
+def show(folder: Path, patterns: list[str]) -> None:
     """Print how the mutants of each module ended, and the change of each one that survived."""
     ends = {}
     for line in mutmut(folder, "results", "--all", "true").splitlines():
         mutant, end = line.strip().rsplit(": ", 1)
-        if mutant.startswith(f"{name}."):
+        if any(fnmatch(mutant, pattern) for pattern in patterns):
             ends[mutant] = end
     for module in sorted({mutant.rpartition(".")[0] for mutant in ends}):
         counts = Counter(ends[mutant] for mutant in ends if mutant.rpartition(".")[0] == module)
