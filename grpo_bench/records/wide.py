@@ -4,6 +4,7 @@ metrics.parquet holds row after row in its columns ``metric`` and ``value``."""
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from grpo_bench.records.schema import BUDGETS, METRIC_SCHEMA
@@ -28,7 +29,8 @@ def widened(table: pa.Table) -> pa.Table:
     for column in budgets.values():
         changes[1:] |= column[1:] != column[:-1]
     moments = changes.cumsum()
-    times = occurrence(moments * len(names) + codes)
+    seen = moments * len(names) + codes
+    times = pd.Series(seen).groupby(seen).cumcount().to_numpy()  # how often, so far
     keys = moments * len(codes) + times  # in the order of moments, then of times
     _, first, row = np.unique(keys, return_index=True, return_inverse=True)
     columns = {n: pa.array(budgets[n][first], METRIC_SCHEMA.field(n).type) for n in BUDGETS}
@@ -55,14 +57,3 @@ def lengthened(table: pa.Table) -> pa.Table:
     names = pa.array(metrics, pa.string()).take(pa.array(codes[order]))
     long = table.select(kept).take(row[order])
     return long.append_column("metric", names).append_column("value", pa.array(value))
-
-
-def occurrence(keys: np.ndarray) -> np.ndarray:
-    """How many equal ones stand before each of the keys, (n,), int64."""
-    order = keys.argsort(kind="stable")
-    places = np.arange(len(keys))
-    new = np.ones(len(keys), dtype=bool)
-    new[1:] = keys[order[1:]] != keys[order[:-1]]
-    count = np.empty(len(keys), dtype=np.int64)
-    count[order] = places - np.maximum.accumulate(np.where(new, places, 0))
-    return count

@@ -30,7 +30,6 @@ from grpo_bench.stats.scores import (
     optimality_gap,
     performance_profile,
     task_mean,
-    task_median,
 )
 
 __all__ = [
@@ -61,7 +60,6 @@ __all__ = [
     "smallest_p",
     "spread",
     "task_mean",
-    "task_median",
     "time_to_reach",
     "wilson",
 ]

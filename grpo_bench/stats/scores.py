@@ -27,12 +27,8 @@ AGGREGATE_FROM = 6  # seeds of each task; see aggregate_interval
 
 def task_mean(scores: Sequence[Values]) -> Values:
     """Mean over tasks of the mean over runs."""
-    return _task_means(scores).mean(axis=0)
-
-
-def task_median(scores: Sequence[Values]) -> Values:
-    """Median over tasks of the mean over runs."""
-    return np.median(_task_means(scores), axis=0)
+    means = np.stack([np.asarray(task).mean(axis=-1) for task in scores])  # (tasks, ...)
+    return means.mean(axis=0)
 
 
 def iqm(scores: Sequence[Values]) -> Values:
@@ -48,11 +44,6 @@ def optimality_gap(scores: Sequence[Values], gamma: float = 1.0) -> Values:
     """How far runs stay below the score gamma: gamma - min(score, gamma), averaged over the runs of
     a task, then over tasks. Scores above gamma make up for nothing."""
     return gamma - task_mean([np.minimum(task, gamma) for task in scores])
-
-
-def _task_means(scores: Sequence[Values]) -> Values:
-    """(tasks, ...)"""
-    return np.stack([np.asarray(task).mean(axis=-1) for task in scores])
 
 
 def aggregate_interval(

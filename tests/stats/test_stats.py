@@ -155,7 +155,10 @@ def test_spread_by_hand():
     # Of five values floor(5 / 2) = 2 are cut at either end: about the median 0 the one far out has
     # 10^4, about the mean 2 the squares are 4 * 4 + 64.
     assert spread([0, 10, 0, 0, 0]).kurtosis == pytest.approx(5 * 10**4 / 80**2)
+    # of two values: mean 0.5, squares 1/4 + 1/4, fourth powers 1/16 + 1/16: 2 (1/8) / (1/2)^2
+    assert spread([0, 1]).kurtosis == pytest.approx(1.0)
     assert math.isnan(spread([3.0, 3.0]).kurtosis) and spread([3.0, 3.0]).deviation == 0
+    assert math.isnan(spread([0.0, 1e-200]).kurtosis)  # whose squares are 0 in floating point
     assert math.isnan(spread([1.0]).deviation) and math.isnan(spread([]).kurtosis)
 
 
@@ -168,6 +171,15 @@ def test_ratio_of_deviations_by_hand():
     assert interval == pytest.approx((2, 2 / factor, 2 * factor), rel=1e-6)
     turned = deviation_ratio_interval(narrow, wide)
     assert turned == pytest.approx((1 / 2, 1 / interval.high, 1 / interval.low))
+
+
+def test_ratio_of_deviations_of_different_numbers_of_seeds_by_hand():
+    # n 2 and 4, squares 1/2 and 5, fourth powers 1/8 and 1.64 * 5^2 / 4 = 10.25 (as above), so
+    # k = 6 * 10.375 / 5.5^2 = 2.057851; variance (k + 1/2) / 1 + (k - 1/4) / 3 = 3.160468;
+    # t(4) = 2.776445: the factor is exp(2.776445 * sqrt(3.160468) / 2) = 11.798; ratio sqrt(10/3)
+    interval = deviation_ratio_interval(spread([-1, 0, 1, 2]), spread([0, 1]))
+    ratio = math.sqrt(10 / 3)
+    assert interval == pytest.approx((ratio, ratio / 11.798, ratio * 11.798), rel=1e-4)
 
 
 def test_one_value_far_out_is_no_difference_in_deviation():

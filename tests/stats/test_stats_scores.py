@@ -14,7 +14,6 @@ from grpo_bench.stats import (
     optimality_gap,
     performance_profile,
     task_mean,
-    task_median,
     wilson,
 )
 from grpo_bench.stats.resampling import RESAMPLES, bounds, counts, expanded_level, resamples
@@ -26,7 +25,6 @@ TASKS = [RNG.beta(a, b, size=n) for a, b, n in [(18, 2, 10), (3, 3, 12), (9, 0.5
 def test_scores_by_hand():
     tasks = [np.array([0.0, 1.0]), np.array([0.2, 0.4, 0.6]), np.array([1.5, 1.7])]
     assert task_mean(tasks) == pytest.approx((0.5 + 0.4 + 1.6) / 3)
-    assert task_median(tasks) == 0.5
     # 7 runs: floor(7 / 4) = 1 from each end; 0.2, 0.4, 0.6, 1, 1.5 are left
     assert iqm(tasks) == pytest.approx(3.7 / 5)
     assert optimality_gap(tasks) == pytest.approx((0.5 + 0.6 + 0) / 3)
@@ -39,14 +37,13 @@ def test_scores_agree_with_scipy_and_with_rliable(n):
     tasks = list(scores.T)
     assert iqm(tasks) == pytest.approx(stats.trim_mean(scores, 0.25, axis=None))
     assert task_mean(tasks) == pytest.approx(np.mean(np.mean(scores, axis=0), axis=-1))
-    assert task_median(tasks) == pytest.approx(np.median(np.mean(scores, axis=0), axis=-1))
     assert optimality_gap(tasks) == pytest.approx(1.0 - np.mean(np.minimum(scores, 1.0)))
     profile = performance_profile(tasks, [0.0, 0.5, 1.0])
     expected = [np.mean(np.mean(scores > tau, axis=0)) for tau in (0.0, 0.5, 1.0)]
     assert profile.share == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("statistic", [iqm, task_mean, task_median, optimality_gap])
+@pytest.mark.parametrize("statistic", [iqm, task_mean, optimality_gap])
 def test_interval_is_that_of_a_bootstrap_written_out(statistic):
     """Another stream of random numbers, one resample at a time, within each task."""
     rng = np.random.default_rng(5)
@@ -85,7 +82,7 @@ def test_equal_scores_have_an_interval_of_width_zero():
 
 def test_nan_is_passed_on():
     broken = [TASKS[0], np.array([math.nan, *TASKS[1]])]
-    for statistic in (iqm, task_mean, task_median, optimality_gap):  # the IQM must not cut it off
+    for statistic in (iqm, task_mean, optimality_gap):  # the IQM must not cut it off
         assert all(math.isnan(x) for x in aggregate_interval(broken, statistic))
     assert all(np.isnan(x).all() for x in performance_profile(broken, [0.1, 0.9]))
 

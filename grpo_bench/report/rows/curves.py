@@ -23,7 +23,6 @@ from grpo_bench.stats import mean_interval
 AXES = ("transitions", "gradient_steps", "seconds", "peak_bytes")
 FIRST = 1  # the index of the first evaluation after training began
 NEVER = -1  # in the place of the index of an evaluation that there is not
-OF_A_PROCESS = ("seconds", "peak_bytes")  # what runs of one process have in common
 Array = NDArray[np.float64]
 NAMES = ["env", "budget", "algo", "axis", "x", "n", "success", "success_low", "success_high"]
 
