@@ -1,7 +1,7 @@
-"""What the benchmarks share: things measured in turns, ratios with their spread, one table each.
+"""Shared by all benchmarks: interleaved measurements, ratios with their spread, and tables.
 
-Times drift: a clock slows down, a neighbour wakes up. So the things to be compared take turns,
-A B C A B C ..., and the ratio is taken within each turn, where the drift is common to both.
+Times drift: a clock slows down, another process wakes up. So the subjects alternate, A B C A B C
+..., and each ratio is taken within one turn, where both sides drift alike.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ READING = (
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A command line with what every benchmark takes: ``--repeats`` and ``--out``."""
+    """A command line with the options of every benchmark: ``--repeats`` and ``--out``."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    made.add_argument("--repeats", type=turns, default=5, help="turns; 5 or more to be believed")
+    made.add_argument("--repeats", type=turns, default=5, help="turns; use 5 or more")
     made.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder")
     return made
 
 
 def turns(text: str) -> int:
-    """A number of turns. Raises ArgumentTypeError for one that gives no interval."""
+    """A number of turns. Raises ArgumentTypeError below 2, which give no interval."""
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 2")
     return int(text)
 
 
 def progress(what: str) -> None:
-    """Say what is being measured now, apart from the tables on the output."""
+    """Print to stderr what is being measured; stdout is for the tables."""
     print(what, file=sys.stderr, flush=True)
 
 
-def in_turns(subjects: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
-    """Measure every subject once in each turn; a subject is told the number of the turn."""
+def interleaved(subjects: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
+    """Measure every subject once in each turn. A subject gets the number of the turn."""
     measured: dict[str, list[T]] = {name: [] for name in subjects}
     for turn in range(repeats):
         for name, measure in subjects.items():
@@ -66,7 +66,7 @@ def in_turns(subjects: Mapping[str, Callable[[int], T]], repeats: int) -> dict[s
 
 @dataclass(frozen=True)
 class Target:
-    """What was wanted of a ratio, and whether it came out."""
+    """A limit for a ratio, and whether it was met."""
 
     what: str
     wanted: str
@@ -88,14 +88,14 @@ class Target:
 
 @dataclass
 class Table:
-    """Rows of labels and numbers, and how they are shown.
+    """Rows of labels and numbers, and how to print them.
 
     Attributes:
-        labels: titles of the columns that say what was measured.
-        columns: of the measured values, and last of the ratio.
-        reading: how to read the numbers; ``{repeats}`` in it is the number of turns.
-        rows: a dict of the labels and, for each column, its value and bounds.
-        targets: what was wanted of the numbers; shown before the other footnotes.
+        labels: titles of the columns that name what was measured.
+        columns: the measured values, then the ratio.
+        reading: how to read the numbers; ``{repeats}`` stands for the number of turns.
+        rows: one dict a row: its labels and, for each column, the value and its bounds.
+        targets: limits for the numbers; printed before the other footnotes.
     """
 
     caption: str
@@ -108,7 +108,7 @@ class Table:
     footnotes: list[str] = field(default_factory=list)
 
     def add(self, labels: Mapping[str, Any], *numbers: Mapping[str, float]) -> None:
-        """One row: its labels, and what ``spread`` and ``ratio`` made."""
+        """Add a row: its labels, and results of ``spread`` and ``ratio``."""
         row = dict(labels)
         for part in numbers:
             row |= part
@@ -123,7 +123,7 @@ class Table:
         return pd.DataFrame(self.rows).reindex(columns=names)
 
     def shown(self) -> pd.DataFrame:
-        """The table as people read it."""
+        """The table for readers."""
         numbers = self.numbers()
         shown = numbers[[*self.labels]].astype(str)
         for column in self.columns:
@@ -138,8 +138,8 @@ class Table:
         return shown
 
     def write(self, out: Path, name: str) -> None:
-        """``name.md`` and ``name.csv`` in a folder, ``name_targets.csv`` where there are targets,
-        and the first on the screen."""
+        """Write ``name.md`` and ``name.csv`` into a folder, and ``name_targets.csv`` if there are
+        targets. Print the first."""
         out.mkdir(parents=True, exist_ok=True)
         shown = self.shown()
         text = markdown(shown)
@@ -153,7 +153,7 @@ class Table:
 
 
 def ratio_columns(title: str) -> list[Column]:
-    """The two columns that ``ratio`` fills: its spread over the turns, and its mean."""
+    """The two columns of ``ratio``: its spread over the turns, and its mean."""
     return [
         Column(title, "ratio_median", significant, interval=True),
         Column("mean ratio", "ratio", significant, interval=True),
@@ -161,12 +161,12 @@ def ratio_columns(title: str) -> list[Column]:
 
 
 def bounds(name: str, interval: Interval) -> dict[str, float]:
-    """An interval as ``Table.add`` takes it."""
+    """An interval in the form that ``Table.add`` takes."""
     return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def spread(name: str, values: Iterable[float]) -> dict[str, float]:
-    """Median, smallest and largest of the turns, as ``name``, ``name_low`` and ``name_high``."""
+    """Median, smallest and largest turn, as ``name``, ``name_low`` and ``name_high``."""
     x = np.array(list(values), dtype=np.float64)
     return {
         name: float(np.median(x)),
@@ -191,8 +191,8 @@ def verdict(
     at_most: float | None = None,
     name: str = "ratio",
 ) -> Target:
-    """Holds what ``ratio`` or ``spread`` found, under its name, against one of the two targets: met
-    if the whole interval meets it, missed if none of it does, else open."""
+    """Compare a result of ``ratio`` or ``spread`` with a limit: met if the whole interval meets it,
+    missed if none of it does, else open."""
     low, high = found[f"{name}_low"], found[f"{name}_high"]
     if at_least is not None:
         met, missed, wanted = low >= at_least, high < at_least, f"at least {at_least:,.9g}"

@@ -1,4 +1,4 @@
-"""How cost grows with size: exponents from the costs of several sizes, and what to say of them."""
+"""How cost grows with size: exponents from the costs at several sizes, and their verdicts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LABELS = ("cost of", "grows with", "sizes", "no worse than linear")
 
 @dataclass(frozen=True)
 class Growth:
-    """Something that is measured at several sizes.
+    """A cost measured at several sizes.
 
     Attributes:
         size: the name of what grows.
         sizes: at least three, ascending.
         cost: seconds at one of the sizes, in a turn.
-        judged_by: the same sizes in another unit, by its name, in which linear is meant.
+        judged_by: the same sizes in another unit, by its name, if cost should be linear in that.
     """
 
     what: str
@@ -41,7 +41,7 @@ class Growth:
     judged_by: dict[str, Sequence[int]] = field(default_factory=dict)
 
     def smallest(self, n: int | None) -> Growth:
-        """The same at the n smallest sizes; None: at all."""
+        """The same at the n smallest sizes, or at all of them if n is None."""
         judged_by = {name: sizes[:n] for name, sizes in self.judged_by.items()}
         return replace(self, sizes=self.sizes[:n], judged_by=judged_by)
 
@@ -62,7 +62,7 @@ def exponents(sizes: Sequence[int], costs: Sequence[float]) -> tuple[float, floa
 
 
 def add_rows(table: Table, growth: Growth, costs: NDArray[np.float64]) -> None:
-    """A row for the sizes, and one for those that they are judged by; costs (turns, sizes)."""
+    """Add a row for the sizes, and one for each unit in ``judged_by``; costs (turns, sizes)."""
     for size, sizes in ({growth.size: growth.sizes} | growth.judged_by).items():
         turns = np.array([exponents(sizes, turn) for turn in costs.tolist()])  # (turns, 2)
         numbers = spread("cost", costs[:, -1])

@@ -1,5 +1,5 @@
-"""What the sides of ``lm_step.py`` share. Each is a script, ``_lm_NAME.py``, in its own process: it
-loads once, takes a first step that does not count, and the next ones when it is told to."""
+"""Shared by the sides of ``lm_step.py``. A side is a script, ``_lm_NAME.py``, in its own process:
+it loads once, takes a warm-up step, and then as many steps as each request asks for."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import composed
 from grpo_bench.meter import Phases, peak_resident_bytes, reset_peak
 from grpo_envs.task import Task
 
@@ -40,7 +38,7 @@ PRECISIONS = {  # of TRL's weights, and of the optimiser that moves them
 
 @dataclass(frozen=True)
 class Settings:
-    """What both sides do.
+    """The work of both sides.
 
     Attributes:
         beta: weight of the KL to the reference (k3 in the loss); 0: there is no reference.
@@ -70,7 +68,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Turn:
-    """What some steps took.
+    """Measurements of some steps.
 
     Attributes:
         seconds: wall seconds of the ``whole``, and of each of ``PARTS``; the rest of it, which is
@@ -89,8 +87,8 @@ class Turn:
 
 @contextmanager
 def side(name: str, settings: Settings) -> Iterator[Callable[[int], Turn]]:
-    """A side in its process, until the block ends: takes so many steps, and tells of them. Raises
-    RuntimeError if the process ended before, with what it had to say."""
+    """Start a side and yield a function that runs n steps there. The process ends with the block.
+    That function raises RuntimeError, with the errors of the process, if it has died."""
     script = Path(__file__).with_name(f"_lm_{name}.py")
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with (
@@ -125,9 +123,8 @@ def side(name: str, settings: Settings) -> Iterator[Callable[[int], Turn]]:
 
 
 def serve(side: Callable[[Settings, Turns], None]) -> None:
-    """Run a side with the settings on the command line. It reads the numbers of steps on the input,
-    one a line, and answers each with a ``Turn`` as JSON; whatever else is printed goes to the
-    errors."""
+    """Run a side with the settings on the command line. It reads numbers of steps from stdin, one a
+    line, and answers each with a ``Turn`` as JSON on stdout. All other output goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = Settings(**json.loads(sys.argv[1]))
@@ -138,7 +135,7 @@ def serve(side: Callable[[Settings, Turns], None]) -> None:
 
 
 class Turns:
-    """Counts the steps that were asked for, and tells what they took.
+    """Counts the requested steps and reports their measurements.
 
     Attributes:
         phases: for a side to time its ``PARTS``.
@@ -154,7 +151,7 @@ class Turns:
 
     @contextmanager
     def optimizer_timed(self) -> Iterator[None]:
-        """Count the steps of optimisers as a part, whichever they are."""
+        """Time the steps of all optimisers as one part."""
         step = ExitStack()
 
         def begins(*_: Any) -> None:
@@ -167,13 +164,13 @@ class Turns:
             yield
 
     def stepped(self) -> bool:
-        """Called after each step: False if there is nothing more to do. It returns when the next
-        step is wanted."""
+        """Call this after each step. It waits for the next request; False means that there is
+        none."""
         self._left -= 1
         if self._left > 0:
             return True
-        if self._left == 0:  # it is -1 after the first step, which nobody asked for
-            self._tell()
+        if self._left == 0:  # it is -1 after the warm-up step
+            self._report()
         line = self._steps.readline()
         self._left = int(line or 0)
         self.rewards.clear()
@@ -182,7 +179,7 @@ class Turns:
         self._start = time.perf_counter()
         return line != ""
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         whole = time.perf_counter() - self._start
         seconds = {name: self.phases.seconds.get(name, 0.0) for name in PARTS}
         seconds |= {"passes": whole - sum(seconds.values()), "whole": whole}
@@ -216,9 +213,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "+algo.ddof": 1,
         "+algo.max_grad_norm": 1.0,
     }
-    overrides = [f"{key}={value}" for key, value in values.items()]
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return resolved(compose("config", overrides))
+    return composed(*(f"{key}={value}" for key, value in values.items()))
 
 
 def problems(task: Task, settings: Settings) -> Iterator[NDArray[np.int64]]:

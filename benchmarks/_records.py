@@ -1,5 +1,5 @@
-"""Synthetic run records in any number: a few made by the records code, the others copies of them
-under seeds and settings of their own."""
+"""Any number of synthetic run records: the records code makes a few, the others are copies of these
+with other seeds and settings."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Moment = tuple[int, int, float, int]  # transitions, gradient steps, seconds, pe
 
 
 def make_records(folder: Path, n: int, seeds: int) -> None:
-    """n records, rounded up to as many of each environment and algorithm.
+    """Make n records, rounded up to the same number for each environment and algorithm.
 
     Args:
-        seeds: of each setting of an algorithm; with one, every record makes a row of the tables.
+        seeds: number of seeds of each setting; with one, every record is a row of the tables.
     """
     origin, rng = provenance(), np.random.default_rng(0)
     for env in ENVS:
@@ -53,8 +53,8 @@ def make_records(folder: Path, n: int, seeds: int) -> None:
 
 
 def copy(original: Path, results: Path, configs: Iterable[dict[str, Any]]) -> None:
-    """Put an ended run's record into ``results`` under other configurations. The tables are the
-    same files, linked: a hundred thousand of them would take long to write."""
+    """Copy the record of a finished run into ``results`` under other configurations. Its tables are
+    hard links, since writing a hundred thousand files takes long."""
     manifest = read_manifest(original)
     for config in configs:
         folder = run_folder(results, config)
@@ -65,7 +65,7 @@ def copy(original: Path, results: Path, configs: Iterable[dict[str, Any]]) -> No
 
 
 def config(env: str, algo: str, seed: int, setting: int) -> dict[str, Any]:
-    """The configuration of a record, as far as tables read it."""
+    """The part of a record's configuration that the tables read."""
     return {
         "env": {"name": env},
         "algo": {"name": algo, "kind": algo, "learning_rate": 1e-3 * (1 + setting)},

@@ -1,5 +1,5 @@
-"""What the benchmarks of training share: tasks, schedules, the models that learn, a stopwatch, and
-the bare passes that any of them has to make."""
+"""Shared by the benchmarks of training: tasks, schedules, models, a stopwatch, and the bare passes
+through the network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How an iteration's transitions are passed over."""
+    """Minibatches and epochs of an iteration."""
 
     name: str
     n_minibatches: int
@@ -83,7 +83,6 @@ def make_grpo(
     schedule: Schedule,
     transitions: int,
     turn: int,
-    rate: float = LEARNING_RATE,
     group_size: int = GROUP_SIZE,
 ) -> GRPO:
     """GRPO with all episodes of an iteration side by side."""
@@ -92,7 +91,7 @@ def make_grpo(
     return GRPO(
         task.policy,
         env,
-        learning_rate=rate,
+        learning_rate=LEARNING_RATE,
         group_size=group_size,
         n_problems=episodes // group_size,
         batch_size=episodes // schedule.n_minibatches,
@@ -106,8 +105,7 @@ def make_grpo(
 def make_ppo(
     task: Task, schedule: Schedule, transitions: int, critic: str, dummies: int | None, turn: int
 ) -> BaseAlgorithm:
-    """PPO on as many native sub-environments as GRPO has, or on SB3's ``DummyVecEnv`` of
-    ``dummies``."""
+    """PPO on as many sub-environments as GRPO, or on SB3's ``DummyVecEnv`` of ``dummies``."""
     n_envs = dummies or transitions // task.steps
     if dummies is None:
         env: VecEnv = VectorEnvAdapter(gym.make_vec(task.env_id, num_envs=n_envs))
@@ -129,9 +127,8 @@ def make_ppo(
 
 
 def ppo_as_it_comes(env_id: str, policy: str, n_envs: int, seed: int) -> PPO:
-    """SB3's PPO as its documentation runs it: ``DummyVecEnv``, every setting at its default (2,048
-    steps of each sub-environment, minibatches of 64, 10 epochs, a network of 64-64 for the actor
-    and one for the critic)."""
+    """SB3's PPO as in its documentation: ``DummyVecEnv`` and default settings (2,048 steps of each
+    sub-environment, minibatches of 64, 10 epochs, networks of 64-64 for actor and critic)."""
     return PPO(policy, make_vec_env(env_id, n_envs, seed=seed), seed=seed, device="cpu")
 
 
@@ -143,13 +140,13 @@ class Speed(NamedTuple):
 
     rate: float
     rollout: float  # playing
-    buffer: float  # turning what was played into what the update reads
+    buffer: float  # turning rollouts into the update's input
     update: float  # the rest
 
 
 class Stopwatch(BaseCallback):
-    """Times the phases of whole iterations after the first, keeps GRPO's last rollout, and ends
-    the learning at the first rollout that begins ``seconds`` after the second one did."""
+    """Times the phases of all iterations but the first, and keeps GRPO's last rollout. It ends the
+    training at the first rollout that begins ``seconds`` after the second one."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -193,8 +190,8 @@ def learning(make: Callable[[int], BaseAlgorithm], seconds: float, turn: int) ->
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Python's garbage collector waits, as in ``timeit``. SB3 makes a dict for each sub-environment
-    and step, and so many of them bring on a full collection, which looks at the 300,000 objects of
+    """Turn off Python's garbage collector, as ``timeit`` does. SB3 makes a dict for each
+    sub-environment and step. So many objects trigger a full collection of the 300,000 objects of
     all imported modules: 160 ms in one short measurement, and none in the next."""
     gc.disable()
     try:
@@ -205,8 +202,8 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def buffer_timed(phases: Phases) -> Iterator[None]:
-    """Count what stands between playing and updating as the phase ``buffer``: of SB3's algorithms
-    the methods of the rollout buffer, of GRPO ``RolloutBuilder.finish`` and ``minibatches``."""
+    """Time the work between rollout and update as the phase ``buffer``: the methods of SB3's
+    rollout buffer, and GRPO's ``RolloutBuilder.finish`` and ``minibatches``."""
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -240,8 +237,8 @@ def buffer_timed(phases: Phases) -> Iterator[None]:
 
 
 def batches_of(rollout: Rollout, schedule: Schedule, per_problem: bool) -> list[TensorObs]:
-    """The observations of each minibatch of a pass: of every transition, as PPO sends them through
-    the network, or each once, though all members of a group share one."""
+    """The observations of each minibatch: one per transition, as in PPO, or each distinct one once,
+    since the members of a group share their first observation."""
     batches = []
     for rows, mask in zip(
         rollout.rows.chunk(schedule.n_minibatches),
@@ -254,14 +251,14 @@ def batches_of(rollout: Rollout, schedule: Schedule, per_problem: bool) -> list[
 
 
 def together_of(rollout: Rollout, per_problem: bool) -> TensorObs:
-    """The observations of the whole rollout, in the same two ways."""
+    """The observations of the whole rollout, likewise."""
     if per_problem:
         return rollout.observations
     return take(rollout.observations, rollout.rows[rollout.mask])
 
 
 def bare_pass(policy: torch.nn.Module, observations: TensorObs) -> None:
-    """Forward and backward of one minibatch; the loss reads one log-probability a row."""
+    """One pass forward and backward; the loss is the mean log-probability of action 0."""
     for parameter in policy.parameters():
         parameter.grad = None
     loss: Tensor = policy(observations).log_softmax(dim=1)[:, 0].mean()

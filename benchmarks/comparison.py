@@ -1,10 +1,10 @@
-"""The default comparison, with its tables, by this tree and by another commit: how long each takes,
-and whether they find the same.
+"""The default comparison and its tables, by this checkout and by another commit: how long each
+takes, and whether both give the same results.
 
     python benchmarks/comparison.py --before REV --repeats 5 --out results/benchmarks
 
-Each turn carries out ``python -m grpo_bench.run -m seed=1,2,3`` anew with either, from the start of
-the command to its end. The other commit lies in a temporary worktree of this checkout.
+Each turn runs ``python -m grpo_bench.run -m seed=1,2,3`` from start to end with both. The other
+commit is checked out into a temporary worktree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pandas as pd
 from _compare import (
     Table,
     bounds,
-    in_turns,
+    interleaved,
     parser,
     progress,
     ratio,
@@ -50,7 +50,7 @@ READING = (
 
 
 class Sweep(NamedTuple):
-    """What a sweep took and found."""
+    """Times and results of a sweep."""
 
     seconds: float  # of the whole command
     training: float  # share of its cores' time that runs spent in rollouts and updates
@@ -59,10 +59,10 @@ class Sweep(NamedTuple):
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """A folder with that commit of this checkout, compiled like an installation.
+    """A folder with that commit, compiled like an installation.
 
     Raises:
-        SystemExit: there is no such commit; with what git says.
+        SystemExit: there is no such commit; with git's message.
     """
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
@@ -79,14 +79,14 @@ def checked_out(revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def carry_out(tree: Path, sweep: Sequence[str], turn: int) -> Sweep:
-    """The command with the code of a tree, in an empty folder, the same in every turn.
+def run_sweep(tree: Path, sweep: Sequence[str], turn: int) -> Sweep:
+    """Run the command with the code of a tree, in an empty folder.
 
     Raises:
-        RuntimeError: a run did not end ok, or its record cannot be read.
+        RuntimeError: a run failed, or its record cannot be read.
     """
     progress(f"turn {turn + 1}, {'this tree' if tree == ROOT else 'before'}")
-    if (tree / "conf" / "tuned").exists():  # algorithms as their files say, as before there was any
+    if (tree / "conf" / "tuned").exists():  # an older commit has nothing tuned
         sweep = [*sweep, "tuned=none"]
     path = os.pathsep.join(map(str, (tree, tree / "envs")))
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def carry_out(tree: Path, sweep: Sequence[str], turn: int) -> Sweep:
 
 
 def found(results: Results, seconds: float) -> tuple[float, pd.Series]:
-    """Share of training and success, as in ``Sweep``, of a sweep that took ``seconds``."""
+    """``Sweep.training`` and ``Sweep.success`` of a sweep that took ``seconds``."""
     keys = [*CELL, "seed"]
     last = results.metrics.groupby([*keys, "metric"])["value"].last().unstack()
     training = last[["time/rollout_seconds", "time/update_seconds"]].sum(axis=None)
@@ -114,7 +114,7 @@ def found(results: Results, seconds: float) -> tuple[float, pd.Series]:
 
 
 def seconds_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> Table:
-    """How long each took, and how much of that was training."""
+    """Seconds of each, and the share of training in them."""
     table = Table(
         caption="The default comparison and its tables",
         labels=("code",),
@@ -139,7 +139,7 @@ def seconds_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> 
 
 
 def results_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> Table:
-    """What each found, and the difference."""
+    """Success of each, and the difference."""
     table = Table(
         caption="What the default comparison finds",
         labels=CELL,
@@ -173,8 +173,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = command.parse_args(arguments)
     with checked_out(options.before) as tree:
         trees = {options.before: tree, THIS: ROOT}
-        sweeps = in_turns(
-            {name: partial(carry_out, tree, options.sweep) for name, tree in trees.items()},
+        sweeps = interleaved(
+            {name: partial(run_sweep, tree, options.sweep) for name, tree in trees.items()},
             options.repeats,
         )
     seconds_table(options.before, sweeps, options.repeats).write(options.out, "comparison")

@@ -2,10 +2,10 @@
 
     python benchmarks/critic_share.py --repeats 5 --out results/benchmarks
 
-Everything learns with the settings of ``python -m grpo_bench.run``, in turns, but from untrained
-weights. ``ppo, critic left out`` is the same program with values of 0, for which no network is
-asked: its speed over PPO's is 1 / (1 - c), with c the critic's share of PPO's seconds. What GRPO
-gains beyond that comes from another program, not from the missing critic.
+All algorithms use the settings of ``python -m grpo_bench.run`` and start from untrained weights.
+``ppo, critic left out`` is PPO with values of 0 instead of a critic's network: it is 1 / (1 - c)
+times as fast as PPO, where c is the critic's share of PPO's seconds. Whatever GRPO gains beyond
+that has other reasons than the missing critic.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread
+from _compare import Table, interleaved, parser, progress, ratio, ratio_columns, spread
 from _training import Speed, learning
-from hydra import compose, initialize_config_dir
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor
 
-import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.config import Config, composed
 from grpo_bench.report.text.numbers import hundredths, significant
 from grpo_bench.report.text.writers import Column
 from grpo_bench.runs.job import make_model
@@ -41,7 +39,7 @@ READING = (
 
 
 class WithoutCritic(ActorCriticPolicy):
-    """SB3's actor-critic with values of 0: its critic's network is never asked."""
+    """SB3's actor-critic with values of 0: it never calls the critic's network."""
 
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Actions (n, ...), values (n, 1) and log-probabilities (n,)."""
@@ -65,14 +63,8 @@ class WithoutCritic(ActorCriticPolicy):
         return values, distribution.log_prob(actions), distribution.entropy()
 
 
-def configured(env: str, algo: str) -> Config:
-    """What ``python -m grpo_bench.run`` would run."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolved(compose("config", [f"env={env}", f"algo={algo}"]))
-
-
 def make(config: Config, left_out: bool, turn: int) -> BaseAlgorithm:
-    """The model of a turn, from a seed of its own; without its critic if that is asked."""
+    """A model whose seed is the turn, with or without its critic."""
     model = make_model({**config, "seed": turn}, "cpu")
     if left_out:
         kind = type(model.policy)
@@ -81,11 +73,12 @@ def make(config: Config, left_out: bool, turn: int) -> BaseAlgorithm:
 
 
 def subjects(env: str, seconds: float) -> dict[str, Callable[[int], Speed]]:
-    """What is measured on an environment, each a function of the turn."""
-    return {
-        row: partial(learning, partial(make, configured(env, algo), row == LEFT_OUT), seconds)
+    """The algorithms to measure on an environment, each a function of the turn."""
+    makers = {
+        row: partial(make, composed(f"env={env}", f"algo={algo}"), row == LEFT_OUT)
         for row, algo in ROWS.items()
     }
+    return {row: partial(learning, maker, seconds) for row, maker in makers.items()}
 
 
 def compare(table: Table, env: str, speeds: dict[str, list[Speed]]) -> None:
@@ -120,7 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     for env in options.envs:
         progress(env)
-        compare(table, env, in_turns(subjects(env, options.seconds), options.repeats))
+        compare(table, env, interleaved(subjects(env, options.seconds), options.repeats))
     table.write(Path(options.out), "critic_share")
 
 

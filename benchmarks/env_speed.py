@@ -1,6 +1,5 @@
-"""Speed of the environments: the native vector environment beside SyncVectorEnv, AsyncVectorEnv and
-SB3's DummyVecEnv of the same task, beside the torch view where there is one, and beside the floor,
-what a step takes whatever makes it.
+"""Speed of the environments: the native vector environment against SyncVectorEnv, AsyncVectorEnv,
+SB3's DummyVecEnv, the torch view where there is one, and the floor: the least work of any step.
 
     python benchmarks/env_speed.py --repeats 5 --out results/benchmarks
 
@@ -24,7 +23,7 @@ import torch
 from _compare import (
     Table,
     Target,
-    in_turns,
+    interleaved,
     parser,
     progress,
     ratio,
@@ -61,11 +60,11 @@ Rate = Callable[[int], float]
 def subjects(
     env_id: str, n: int, seconds: float, most: int, most_processes: int, open_envs: ExitStack
 ) -> dict[str, Rate]:
-    """What is measured at n sub-environments, each a function of the turn that gives transitions
-    per second. The environments are made now and closed by ``open_envs``.
+    """The implementations to measure at n sub-environments: functions of the turn that return
+    transitions per second. ``open_envs`` closes the environments.
 
     Args:
-        most: with more sub-environments than this only the native ones are made.
+        most: with more sub-environments than this, only the native ones run.
         most_processes: the same for AsyncVectorEnv, which starts a process for each.
     """
     native = gym.make_vec(env_id, num_envs=n)
@@ -124,8 +123,8 @@ def stepping_sb3(env: VecEnv, seconds: float, turn: int) -> float:
 
 
 def stepping_torch(env: Any, seconds: float, turn: int) -> float:
-    """Transitions per second of the torch view, with random actions from its device too. The
-    device is waited for after every 20 steps, not after each."""
+    """Transitions per second of the torch view, with random actions from its device. It waits for
+    the device after every 20 steps, not after each."""
     env.reset(seed=turn)
     n_actions, per_wait = int(env.single_action_space.n), 20
 
@@ -138,11 +137,11 @@ def stepping_torch(env: Any, seconds: float, turn: int) -> float:
 
 
 def floor(task: Task, n: int) -> dict[str, Callable[[], object]]:
-    """One step of n sub-environments with random actions, reduced to what ``FLOOR`` says, part by
-    part. As many episodes start and end as under random actions on average."""
+    """One step of n sub-environments with random actions, reduced to the parts in ``FLOOR``. As
+    many episodes start and end as under random actions on average."""
     rng = np.random.default_rng(0)
     actions = gym.vector.utils.batch_space(task.action_space, n)
-    # a step must not find in the cache what the one before has read
+    # several states, so that a step does not find its data in the cache
     states = cycle([task.start(task.sample(rng, n, "train")) for _ in range(4)])
     ending = cycle(rng.binomial(n, 1 / episode_length(task), size=256).tolist())
 
@@ -175,8 +174,8 @@ def episode_length(task: Task) -> float:
 
 
 def repeating(call: Callable[[], object], n: int, seconds: float, turn: int) -> float:
-    """n times the number of calls per second, after one that does not count. What a call gave is
-    held during the next one, as an agent does."""
+    """n times the number of calls per second, after one warm-up call. The result of a call stays
+    alive during the next one, as with an agent."""
     held = call()
     calls, elapsed, start = 0, 0.0, time.perf_counter()
     while not calls or elapsed < seconds:
@@ -193,14 +192,14 @@ def repeating(call: Callable[[], object], n: int, seconds: float, turn: int) -> 
 def verdicts(env_id: str, rates: Mapping[str, Sequence[float]]) -> list[Target]:
     """The targets at ``JUDGED`` sub-environments."""
     what = f"{env_id}, {JUDGED:,} sub-environments"
-    beside = {name: ratio(rates[NATIVE], rates[name]) for name in (SYNC, NEXT, COPY)}
+    over = {name: ratio(rates[NATIVE], rates[name]) for name in (SYNC, NEXT, COPY)}
     if env_id == VLM:
         limits = ((SYNC, 20.0), (NEXT, 0.5), (COPY, 0.5))
-        return [verdict(f"{what}, {NATIVE} / {x}", beside[x], at_least=y) for x, y in limits]
+        return [verdict(f"{what}, {NATIVE} / {x}", over[x], at_least=y) for x, y in limits]
     absolute = spread("rate", rates[NATIVE])
     steps = verdict(f"{what}, {NATIVE}, token steps/s", absolute, at_least=1e6, name="rate")
     return [
-        verdict(f"{what}, {NATIVE} / {SYNC}", beside[SYNC], at_least=10.0),
+        verdict(f"{what}, {NATIVE} / {SYNC}", over[SYNC], at_least=10.0),
         replace(steps, note="no ratio, so of this machine only, in [smallest, largest] turn"),
     ]
 
@@ -229,7 +228,7 @@ def main(arguments: list[str] | None = None) -> None:
             with ExitStack() as open_envs:
                 limits = (options.most, options.most_processes)
                 found = subjects(env_id, n, options.seconds, *limits, open_envs)
-                rates = in_turns(found, options.repeats)
+                rates = interleaved(found, options.repeats)
             for name, values in rates.items():
                 labels = dict(zip(table.labels, (env_id, f"{n:,}", name), strict=True))
                 against = {} if name == NATIVE else ratio(rates[NATIVE], values)

@@ -1,11 +1,11 @@
-"""All that needs a CUDA card, in less than 8 minutes: the tests marked ``gpu``, and the rows of
-memory, of speed and of the 16 GB claim that only a card can fill.
+"""Everything that needs a CUDA card, in less than 8 minutes: the tests marked ``gpu``, and the GPU
+rows of the tables of memory, of speed and of the 16 GB claim.
 
     make gpu                          # in an environment of its own, made before the clock starts
     python benchmarks/gpu.py --dry-run
 
-Each part has a limit of seconds. What fails or runs out of time is told at the end, and the rest
-goes on; what was written until then stays.
+Each part has a time limit. If a part fails or runs out of time, the others still run, its files
+stay, and the summary at the end names it.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ PARTS = (
 )
 
 
-def carry_out(part: Part, out: Path) -> Ended:
-    """Run a part to its end or its limit; what it prints goes into a file as well."""
+def run_part(part: Part, out: Path) -> Ended:
+    """Run a part until it ends or reaches its limit; its output goes into ``out/NAME.log``."""
     command = [sys.executable, *(word.format(out=out) for word in part.command)]
     print(f"== {part.name}: {part.what} (at most {part.limit} s)", flush=True)
     began = time.perf_counter()
     with (out / f"{part.name}.log").open("w", encoding="utf-8") as log:
-        # a session of its own, so that what it has started ends with it
+        # in a session of its own, so that ``stop`` also ends the processes that it starts
         running = subprocess.Popen(
             command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -114,7 +114,7 @@ def carry_out(part: Part, out: Path) -> Ended:
 
 
 def stop(running: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it has started, if there are any left."""
+    """Kill a process and the processes that it started."""
     try:
         os.killpg(running.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -123,23 +123,23 @@ def stop(running: subprocess.Popen[bytes]) -> None:
 
 
 def plan(parts: Sequence[Part]) -> str:
-    """What would be run, a part a line."""
+    """The commands, one part a line."""
     lines = [f"{part.limit:4} s  {part.name}: python {' '.join(part.command)}" for part in parts]
     return "\n".join([*lines, f"{sum(part.limit for part in parts):4} s  at most"])
 
 
 def main(arguments: list[str] | None = None, parts: Sequence[Part] = PARTS) -> None:
     command = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    command.add_argument("--dry-run", action="store_true", help="say what would be run")
+    command.add_argument("--dry-run", action="store_true", help="only print the commands")
     command.add_argument("--out", type=Path, default=ROOT / "results/gpu", help="folder")
     options = command.parse_args(arguments)
     if options.dry_run:
         print(plan(parts))
         return
     if not torch.cuda.is_available():
-        command.error("there is no CUDA device here; --dry-run shows what would be run")
+        command.error("there is no CUDA device here; --dry-run prints the commands")
     options.out.mkdir(parents=True, exist_ok=True)
-    ended = [carry_out(part, options.out) for part in parts]
+    ended = [run_part(part, options.out) for part in parts]
     table = pd.DataFrame([asdict(one) for one in ended])
     machine = provenance("cuda")
     table["card"], table["torch"] = machine.accelerator, machine.versions["torch"]
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None, parts: Sequence[Part] = PARTS) -> N
     replace(options.out / "gpu.csv", csv(table).encode())
     print(table.to_string(index=False))
     if wrong := [one.part for one in ended if one.status != "ok"]:
-        sys.exit(f"Not ok: {', '.join(wrong)}. Their last words are in {options.out}/NAME.log")
+        sys.exit(f"Not ok: {', '.join(wrong)}. See {options.out}/NAME.log")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""An iteration of GRPO on a language model beside PPO's, with each critic, in turns.
+"""Seconds of an iteration on a language model: GRPO against PPO with each critic.
 
     python benchmarks/lm_critics.py --repeats 5 --out results/benchmarks
-    python benchmarks/lm_critics.py --quick      # a random model, to see that it runs
+    python benchmarks/lm_critics.py --quick      # a random model, to try it out
 
-All play the same groups of SmolLM2-135M on arithmetic_text with the settings of the comparison,
-and learn while they are timed. GRPO leaves out groups whose rewards are all alike; the row ``grpo,
-all groups`` does not, which is what a reward without such groups would cost.
+All use SmolLM2-135M on arithmetic_text, the same groups and the settings of the comparison. GRPO
+skips groups whose rewards are all equal. The row ``grpo, all groups`` does not: it shows the cost
+under a reward that leaves no such group.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread
-from hydra import compose, initialize_config_dir
+from _compare import Table, interleaved, parser, progress, ratio, ratio_columns, spread
 
-import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import composed
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.report.text.numbers import hundredths, significant
 from grpo_bench.report.text.writers import Column
@@ -40,10 +38,9 @@ READING = (
 
 
 def iteration(algo: str, model: str) -> Callable[[int], dict[str, float]]:
-    """Take an iteration and tell the seconds of its parts."""
+    """A function that runs one iteration and returns the seconds of its parts."""
     overrides = (f"model={model}", "env=arithmetic_text", f"algo={ALGOS[algo]}", "model.save=false")
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        trainer = make_trainer(resolved(compose("config", [*overrides])))
+    trainer = make_trainer(composed(*overrides))
     if algo == "grpo, all groups":
         everyone = list(range(trainer.n_problems))
         trainer._with_gradient = lambda *_: everyone  # type: ignore[method-assign]
@@ -77,8 +74,8 @@ def critics_table(model: str, repeats: int) -> Table:
     for algo in ALGOS:
         progress(algo)
         subjects[algo] = iteration(algo, model)
-        subjects[algo](-1)  # the optimiser makes its state in the first one, which does not count
-    found = in_turns(subjects, repeats)
+        subjects[algo](-1)  # not counted: the optimiser makes its state
+    found = interleaved(subjects, repeats)
     whole = {algo: [turn["whole"] for turn in turns] for algo, turns in found.items()}
     for algo, turns in found.items():
         numbers = [spread("whole", whole[algo])]

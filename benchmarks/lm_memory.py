@@ -1,15 +1,15 @@
 """Memory of real training steps of language models, in fresh processes with a hard limit, against
-what ``python -m grpo_bench.plan`` says of them.
+the prediction of ``python -m grpo_bench.plan``.
 
     python benchmarks/lm_memory.py --out results/reference
     python benchmarks/lm_memory.py --quick
 
-A row is one configuration: two iterations (rollout and update; the optimiser has its state from
-the second on), and the peak of the process, or of the card's allocator. Rows that the table in
-``--out`` has already are kept, unless ``--again``.
+A row is one configuration: the peak of the process, or of the card's allocator, over two iterations
+(the optimiser has its state from the second on). Rows that are already in the table in ``--out``
+are kept, unless ``--again``.
 
-"Fits" is not said of a process that might have taken more: a process is refused memory beyond the
-limit (see ``grpo_bench.lm.measure``), which is tried first with one that asks for too much.
+"Fits" means that the process got no memory beyond the limit (see ``grpo_bench.lm.measure``). The
+benchmark first checks that the limit works, with a process that asks for too much.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from _compare import Table, Target, progress
-from hydra import compose, initialize_config_dir
 
-from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.config import Config, composed
 from grpo_bench.lm.memory import COMPONENTS, predict
 from grpo_bench.lm.shapes import SHAPES
 from grpo_bench.plan import measured, memory_of, process_bytes
@@ -85,18 +84,17 @@ class Row(NamedTuple):
         ]
         if algo == "grpo":
             overrides.append(f"algo.group_size={self.group_size}")
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return resolved(compose("config", overrides))
+        return composed(*overrides)
 
     def labels(self, limit: int, device: str) -> dict[str, str]:
-        """How the table tells it from others."""
+        """The labels of its row."""
         lengths = f"{self.prompts} × {self.group_size} × {self.tokens}"
         values = (self.model, self.trained, self.algo, lengths, f"{limit / GIB:g} GiB", device)
         return dict(zip(LABELS, values, strict=True))
 
 
 def rows(models: Sequence[str]) -> Iterator[Row]:
-    """All that is measured of some models, the cheapest first."""
+    """All rows of some models, the cheapest first."""
     for model in models:
         if model == "1b":
             yield from one_billion()
@@ -109,7 +107,7 @@ def rows(models: Sequence[str]) -> Iterator[Row]:
 
 
 def one_billion() -> Iterator[Row]:
-    """Does a model of a billion weights fit into 16 GB? With which lengths, and which G?"""
+    """Rows that show with which lengths and group sizes a 1B model fits into 16 GB."""
     for algo in ("grpo", "ppo_shared", "ppo_lora"):
         yield Row("1b", LORA, algo)
     yield Row("1b", LORA, "grpo", group_size=16, tokens=32)
@@ -120,10 +118,10 @@ def one_billion() -> Iterator[Row]:
 
 
 def check_limit(limit: int) -> None:
-    """That a process which asks for more than the limit does not get it, and one for less does.
+    """Check that a process gets less memory than the limit, and does not get more.
 
     Raises:
-        RuntimeError: the limit does not limit.
+        RuntimeError: the limit has no effect.
     """
     code = (
         "import sys, torch\nfrom grpo_bench.lm.measure import limit_memory\n"
@@ -139,7 +137,7 @@ def check_limit(limit: int) -> None:
 
 @cache
 def process_of(algo: str) -> int:
-    """What a process takes beside its tensors; the size of the model does not matter to it."""
+    """Bytes of a process without its tensors, which do not depend on the size of the model."""
     return process_bytes(Row("tiny", LORA, algo).config())
 
 
@@ -194,7 +192,7 @@ def table_of(done: list[dict[str, Any]]) -> Table:
 
 
 def kept(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table that is there."""
+    """The rows of an existing table."""
     if not path.exists():
         return []
     found = pd.read_csv(path, dtype=dict.fromkeys(LABELS, str)).to_dict("records")
@@ -208,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--models", nargs="+", choices=SHAPES, default=("135m", "1b"))
     command.add_argument("--memory", default="16GiB", help="limit of a process (%(default)s)")
     command.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
-    command.add_argument("--again", action="store_true", help="measure rows that are there, too")
+    command.add_argument("--again", action="store_true", help="measure existing rows again")
     command.add_argument("--quick", action="store_true", help="the tiny model alone")
     command.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder")
     options = command.parse_args(arguments)

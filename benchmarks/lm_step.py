@@ -1,8 +1,8 @@
-"""A step of GRPO on a language model: TRL's GRPOTrainer beside ours, and the floors.
+"""A step of GRPO on a language model: TRL's GRPOTrainer, ours, and the floors.
 
     python benchmarks/lm_step.py --repeats 5 --out results/benchmarks
     python benchmarks/lm_step.py --curves       # whether both learn the same
-    python benchmarks/lm_step.py --quick        # a random model, to see that it runs
+    python benchmarks/lm_step.py --quick        # a random model, to try it out
 
 Both take the same prompts, group size, new tokens, temperature, loss, bfloat16 arithmetic and one
 gradient step on all completions in one pass. Each lives in a process of its own, and they take
@@ -21,7 +21,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
-from _compare import Table, bounds, in_turns, parser, progress, ratio, spread, verdict
+from _compare import Table, bounds, interleaved, parser, progress, ratio, spread, verdict
 from _lm_sides import PRECISIONS, Settings, Turn, side
 
 from grpo_bench.report.text.numbers import difference, in_units, share, significant
@@ -45,8 +45,7 @@ CURVES = (
 def measured(
     settings: Settings, peers: Sequence[str], repeats: int, steps: int
 ) -> dict[str, list[Turn]]:
-    """Turns of both sides, of one of TRL's precisions, by name; of the floors too where there is no
-    reference."""
+    """Turns by side: ours, TRL at each precision, and the floor if there is no reference."""
     chosen = {OURS: ("ours", settings)}
     chosen |= {name: ("trl", replace(settings, precision=name)) for name in peers}
     if not settings.beta:
@@ -54,17 +53,17 @@ def measured(
     with ExitStack() as running:
         sides = {name: running.enter_context(side(*what)) for name, what in chosen.items()}
         for take in sides.values():
-            take(1)  # answered when it is ready: none loads while another is timed
-        return in_turns({name: taking(take, steps) for name, take in sides.items()}, repeats)
+            take(1)  # waits until it has loaded: no side loads while another is timed
+        return interleaved({name: taking(take, steps) for name, take in sides.items()}, repeats)
 
 
 def taking(take: Callable[[int], Turn], steps: int) -> Callable[[int], Turn]:
-    """So many steps, whichever turn it is."""
+    """A subject that takes ``steps`` steps in every turn."""
     return lambda turn: take(steps)
 
 
 def add_rows(table: Table, settings: Settings, turns: dict[str, list[Turn]], steps: int) -> None:
-    """A row for each side, and what came of the targets."""
+    """Add a row for each side, and the verdicts."""
     seconds = {
         name: {part: [turn.seconds[part] / steps for turn in own] for part in own[0].seconds}
         for name, own in turns.items()
@@ -99,12 +98,12 @@ def add_rows(table: Table, settings: Settings, turns: dict[str, list[Turn]], ste
 
 
 def title(name: str) -> str:
-    """Of a row."""
+    """The title of a row."""
     return f"TRL, {PRECISIONS[name]}" if name in PRECISIONS else name
 
 
 def trl_note() -> str:
-    """Which TRL it is."""
+    """The version of TRL."""
     if find_spec("trl"):
         return f"TRL {version('trl')}"
     return "TRL is not installed: pip install 'trl==1.16.*'"
@@ -183,7 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--learn", type=int, default=20, help="steps of the curves")
     command.add_argument("--seeds", type=int, nargs="+", default=[1, 2], help="of the curves")
     options = command.parse_args(arguments)
-    torch.set_num_threads(options.threads)  # what the table's header says
+    torch.set_num_threads(options.threads)  # for the table's header
     settings = Settings(threads=options.threads)
     if options.quick:
         settings = replace(settings, model="tiny", prompts=2, group_size=2, new_tokens=4)

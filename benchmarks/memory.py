@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _compare import Table, Target, in_turns, parser, progress, spread
-from hydra import compose, initialize_config_dir
+from _compare import Table, Target, interleaved, parser, progress, spread
 
-import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.config import Config, composed
 from grpo_bench.meter import self_test
 from grpo_bench.report.rows.memory_parts import PARTS
 from grpo_bench.report.text.numbers import in_units, significant
@@ -47,13 +45,6 @@ READING = (
     "it; error: of the sum, in % of measured. Growth: measured less interpreter; explained: the % "
     "of it that the sum has."
 )
-
-
-def config_of(env: str, algo: str, results: str) -> Config:
-    """What ``python -m grpo_bench.run`` would run."""
-    overrides = [f"env={env}", f"algo={algo}", f"results={results}"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolved(compose("config", overrides))
 
 
 def process(kind: str, config: Config, variables: Mapping[str, str] = STRICT) -> dict[str, Any]:
@@ -135,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--algos", nargs="+", choices=ALGOS, default=ALGOS)
     options = command.parse_args(arguments)
     if sys.platform != "linux":
-        progress("memory.py needs Linux, whose /proc tells files from other memory")
+        progress("memory.py needs Linux: it reads /proc")
         return
     for check in self_test():
         progress(f"meter: {check}")
@@ -145,11 +136,11 @@ def main(arguments: list[str] | None = None) -> None:
         subjects = {}
         for env in options.envs:
             for algo in options.algos:
-                config = config_of(env, algo, results)
+                config = composed(f"env={env}", f"algo={algo}", f"results={results}")
                 if config["env"]["warmup"] is not None:
                     make_warmup(config)  # so that no process which is looked at makes it
                 subjects[f"{env} {algo}"] = partial(measure, config)
-        found = in_turns(subjects, options.repeats)
+        found = interleaved(subjects, options.repeats)
     rows = []
     for name, turns in found.items():
         env, algo = name.split()

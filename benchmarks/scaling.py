@@ -2,9 +2,9 @@
 
     python benchmarks/scaling.py --repeats 5 --out results/benchmarks
 
-The exponent is the slope of the logarithm of cost on that of size: 1 where twice the size costs
-twice as much. Fixed costs make small sizes flat, so it is fitted to the upper half of the sizes;
-that between the two largest stands beside it. Every turn measures all sizes and gives one of each.
+The exponent is the slope of log cost on log size: 1 if twice the size costs twice as much. Fixed
+costs make small sizes flat, so the slope is fitted to the upper half of the sizes; the table also
+has the slope between the two largest. Every turn measures all sizes and gives both.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
-from _compare import Table, Target, in_turns, parser, progress, ratio, spread, verdict
+from _compare import Table, Target, interleaved, parser, progress, ratio, spread, verdict
 from _growth import COLUMNS, LABELS, LINEAR, Growth, add_rows
 from _records import copy, make_records
 from _training import SCHEDULES, TASKS, Task, learning, make_grpo, make_ppo
 from env_speed import IDS, stepping_vector
 from gymnasium.vector import VectorEnv
-from hydra import compose, initialize_config_dir
 from stable_baselines3.common.base_class import BaseAlgorithm
 from start_up import Process, fresh
 
-from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.config import Config, composed
 from grpo_bench.records import run_folder
 from grpo_bench.report.folder import make_tables
 from grpo_bench.report.text.numbers import significant
@@ -45,7 +44,7 @@ GROUP_SIZE = 8  # where it does not grow
 PROBLEMS, TRANSITIONS = 64, 2048  # of an iteration, where the group grows
 WIDTH_TRANSITIONS = 256  # of an iteration, where the network grows
 WIDTHS = {"vlm": (32, 64, 128, 256, 512, 1024), "arithmetic": (32, 64, 128, 256)}
-# One iteration, and the evaluations around it: what a run costs beside its learning.
+# One iteration and its evaluations: the fixed cost of a run.
 SMALLEST = [
     *("env=vlm", "tuned=none", "budget=smoke"),
     *(f"budget.transitions={TRANSITIONS}", "budget.evaluations=1"),
@@ -56,7 +55,7 @@ SECONDS_LIMIT, MEMORY_LIMIT = 10.0, 1000.0  # s and MB, of the tables of 10,000 
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds that a call takes; what it prints is lost."""
+    """Seconds of a call, whose output is dropped."""
     start = time.perf_counter()
     with redirect_stdout(io.StringIO()):
         call()
@@ -84,7 +83,7 @@ def environments(seconds: float) -> Iterator[Growth]:
 
 
 class Iteration(NamedTuple):
-    """What is timed: one iteration of a fresh model, made from the number of the turn."""
+    """One iteration of a fresh model, to be timed; ``make`` takes the turn."""
 
     transitions: int
     make: Callable[[int], BaseAlgorithm]
@@ -97,14 +96,14 @@ def grpo(task: Task, transitions: int, group_size: int = GROUP_SIZE) -> Iteratio
 
 
 def ppo(task: Task, transitions: int) -> Iteration:
-    """The same, with a critic of its own that is as large as the actor."""
+    """The same, with a separate critic as large as the actor."""
     return Iteration(transitions, partial(make_ppo, task, SCHEDULE, transitions, "separate", None))
 
 
 def learned(
     what: str, size: str, sizes: Sequence[int], at: Callable[[int], Iteration], seconds: float
 ) -> Growth:
-    """The growth of an iteration that is given for each size."""
+    """The growth of the iterations ``at(size)``."""
 
     def cost(n: int, turn: int) -> float:
         transitions, make = at(n)
@@ -114,7 +113,7 @@ def learned(
 
 
 def iterations(seconds: float) -> Iterator[Growth]:
-    """GRPO with ever more episodes, and with ever larger groups."""
+    """GRPO with growing numbers of episodes, and with growing groups."""
     vlm, arithmetic = TASKS["vlm"], TASKS["arithmetic"]
     what, size = "iteration of GRPO, vlm", "sub-environments"
     yield learned(what, size, (256, 1024, 4096, 16384), lambda n: grpo(vlm, n), seconds)
@@ -138,7 +137,7 @@ def wider(task: Task, width: int) -> Task:
 
 
 def widths(seconds: float) -> Iterator[Growth]:
-    """GRPO and PPO with ever wider networks."""
+    """GRPO and PPO with growing networks."""
     for name, sizes in WIDTHS.items():
         for algo, make in {"GRPO": grpo, "PPO": ppo}.items():
 
@@ -161,13 +160,12 @@ def widths(seconds: float) -> Iterator[Growth]:
 
 def configs(n: int, results: Path) -> list[Config]:
     """The runs of a sweep over n seeds."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        base = resolved(compose("config", [*SMALLEST, f"results='{results}'", "device=cpu"]))
+    base = composed(*SMALLEST, f"results='{results}'", "device=cpu")
     return [{**base, "seed": seed} for seed in range(n)]
 
 
 def sweeps(scratch: Path) -> Iterator[Growth]:
-    """Sweeps of ever more runs, one at a time: of small ones, and of ones that are done."""
+    """Sweeps of growing numbers of runs, one at a time: of small runs, and of finished ones."""
     first = scratch / "first"
     (config,) = configs(1, first)
     timed(partial(run_all, [config], n_jobs=1))  # starts the fork server, too
@@ -191,7 +189,7 @@ def sweeps(scratch: Path) -> Iterator[Growth]:
 
 
 class TablesOfRecords:
-    """``python -m grpo_bench.tables`` in fresh processes, and the reading of its input alone."""
+    """Times of ``python -m grpo_bench.tables`` in fresh processes, and of reading its input."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
@@ -206,7 +204,7 @@ class TablesOfRecords:
         return folder
 
     def more_seeds(self, n: int, turn: int) -> float:
-        """Seconds of the whole command, and beside it of reading what it reads."""
+        """Seconds of the whole command; also times reading its input."""
         folder = self.records(n, SEEDS)
         process = fresh(
             f"sys.argv[1:] = ['results={folder}']\n"
@@ -219,7 +217,7 @@ class TablesOfRecords:
         return process.seconds
 
     def more_settings(self, n: int, turn: int) -> float:
-        """Seconds of the tables alone, which have a row for each record."""
+        """Seconds of making tables that have a row for each record."""
         folder = self.records(n, 1)
         return timed(lambda: write_tables(make_tables(folder), folder / "tables"))
 
@@ -230,7 +228,7 @@ class TablesOfRecords:
         yield Growth(what, "records", (36, 108, 324, 972), self.more_settings)
 
     def targets(self) -> list[Target]:
-        """The largest number of records against the limits."""
+        """Verdicts for the largest number of records."""
         n, processes = max(self.processes.items())
         seconds = spread("seconds", [process.seconds for process in processes])
         peak = spread("peak", [process.peak / 1e6 for process in processes])
@@ -241,7 +239,7 @@ class TablesOfRecords:
         ]
 
     def footnote(self) -> str:
-        """The largest number of records against reading their bytes."""
+        """The time for the largest number of records over that of reading their bytes."""
         n, processes = max(self.processes.items())
         against = ratio([process.seconds for process in processes], self.readings[n])
         low, high = significant(against["ratio_low"]), significant(against["ratio_high"])
@@ -257,7 +255,7 @@ READING = (
     "ms at the largest: median and [smallest, largest] of {repeats} turns. Exponents, one a turn: "
     "mean and 95 % interval (Student's t), over the upper half of the sizes, and between the two "
     f"largest. No worse than linear: yes if the whole interval is at most {LINEAR}, no if none of "
-    "it is; above 1 stands what no longer fits into a cache. The operations of a network grow with "
+    "it is; data that outgrow a cache cost more than 1. The operations of a network grow with "
     "its parameters, that is with the square of its width."
 )
 
@@ -282,7 +280,7 @@ def main(arguments: list[str] | None = None) -> None:
         for growth in (growth for name in options.parts for growth in parts[name]):
             growth = growth.smallest(options.smallest)
             progress(f"{growth.what}, {growth.size}")
-            costs = in_turns(
+            costs = interleaved(
                 {f"{n}": partial(growth.cost, n) for n in growth.sizes}, options.repeats
             )
             add_rows(table, growth, np.array([*costs.values()]).T)

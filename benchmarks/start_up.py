@@ -1,10 +1,10 @@
-"""How long a run takes to start, and how much memory it holds, each in a fresh process.
+"""How long a run takes to start, and how much memory it needs, in fresh processes.
 
     python benchmarks/start_up.py --repeats 5 --out results/benchmarks
 
-A run has started when ``python -m grpo_bench.run`` calls ``learn``; the supervised warm-up of the
-token tasks is work, not start-up, and left out. The next run of a sweep starts when the sweep takes
-it from its queue. The yardstick is what no run can do without: ``import torch, stable_baselines3``.
+Start-up ends when ``python -m grpo_bench.run`` calls ``learn``; the supervised warm-up of the token
+tasks does not count. For the next run of a sweep it begins when the sweep takes that run from its
+queue. The yardstick is what every run needs: ``import torch, stable_baselines3``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from _compare import Table, Target, in_turns, parser, ratio, ratio_columns, spread, verdict
+from _compare import Table, Target, interleaved, parser, ratio, ratio_columns, spread, verdict
 
 from grpo_bench.report.text.numbers import in_units, significant
 from grpo_bench.report.text.writers import Column
 
 ENVS = ("vlm", "arithmetic", "format")
 YARDSTICK = "import torch, stable_baselines3"
-# torch imports its compiler when the first optimiser is made: what EagerAdam does without
+# the first optimiser makes torch import its compiler; EagerAdam avoids that
 OPTIMISER = "torch.optim.Adam([torch.zeros(1, requires_grad=True)])"
 START_LIMIT = 1.3  # times the yardstick
 NEXT_LIMIT = 0.3  # times the yardstick: each further run of a sweep
@@ -34,7 +34,7 @@ MEMORY_LIMIT = 1000.0  # MB, at the peak of a whole run
 
 ASKED = "-- what is measured begins here --"
 MARK = "-- what is measured ends here --"
-# The numbers follow the mark, so that the time to find them is not in what is measured.
+# The numbers come after the mark, so that finding them is not measured.
 REPORT = f"""
 import os
 
@@ -59,7 +59,7 @@ def run(*arguments):
 {{code}}
 report()
 """
-# A run imports torch itself, so its learn is replaced when that is done.
+# A run imports torch itself, and only then can its ``learn`` be replaced.
 LATER = """
 from grpo_bench import config
 resolved = config.resolved
@@ -71,13 +71,13 @@ def then(*arguments):
 
 config.resolved = then
 """
-# What the fork server of a sweep imports, for all of its runs.
+# The fork server of a sweep imports this for all of its runs.
 MARKED = f"""
 from grpo_bench import GRPO
 {REPORT}
 GRPO.learn = report
 """
-# The second run is the one that counts, from when it is taken from the queue.
+# The second run counts, from the moment the sweep takes it from the queue.
 SECOND = f"""
 begin = Sweep._begin
 
@@ -90,7 +90,7 @@ Sweep._begin = asked
 
 
 class Process(NamedTuple):
-    """A fresh process, from when it was asked for until the mark."""
+    """Measurements of a fresh process, from its start to the mark."""
 
     seconds: float
     peak: int  # bytes resident, at most
@@ -98,15 +98,15 @@ class Process(NamedTuple):
 
 
 def fresh(code: str, turn: int, marks: int = 1, modules: str = "") -> Process:
-    """Run code in a fresh Python on one thread, the same in every turn.
+    """Run code in a fresh Python on one thread.
 
     Args:
-        marks: what is measured ends at this one, and begins with the process, or at ``ASKED`` if
-            the code prints that.
-        modules: a folder from which it may import, too.
+        marks: the number of the mark that ends the measurement. It begins with the process, or at
+            ``ASKED`` if the code prints that.
+        modules: another folder to import from.
 
     Raises:
-        RuntimeError: it failed; with what it had to say.
+        RuntimeError: the code failed; with its errors.
     """
     path = os.pathsep.join(filter(None, (modules, os.environ.get("PYTHONPATH"))))
     start = time.perf_counter()
@@ -134,7 +134,7 @@ def fresh(code: str, turn: int, marks: int = 1, modules: str = "") -> Process:
 
 
 def start_of_a_run(env: str, results: Path) -> str:
-    """Code that goes as far as the learning of a run."""
+    """Code that runs up to ``learn``."""
     arguments = [
         f"env={env}",
         "tuned=none",
@@ -146,8 +146,8 @@ def start_of_a_run(env: str, results: Path) -> str:
 
 
 def run_of_a_sweep(env: str, results: Path, second: bool) -> Callable[[int], Process]:
-    """Measures a sweep of runs one after the other, which end where they would learn: as far as
-    the learning of its first run, or of its second from when that is asked for."""
+    """Measures a sweep, one run at a time, whose runs end at ``learn``: up to the first run's, or
+    from the request for the second run to its ``learn``."""
     (results / "marked.py").write_text(MARKED)
     arguments = ["-m", f"env={env}", "algo=grpo", "seed=1,2", "budget=smoke"]
     arguments += [f"results={results}/sweep", "env.warmup=null", "hydra.launcher.n_jobs=1"]
@@ -159,8 +159,8 @@ def run_of_a_sweep(env: str, results: Path, second: bool) -> Callable[[int], Pro
 
 
 def whole_run(env: str, algo: str, results: Path) -> str:
-    """Code that carries out a run at the smallest budget, the warm-up with it. The peak of a longer
-    one is the same: a run holds one iteration at a time."""
+    """Code for a whole run at the smallest budget, with its warm-up. A longer run has the same
+    peak, since it holds one iteration at a time."""
     arguments = [f"env={env}", f"algo={algo}", "budget=smoke"]
     return (
         "import tempfile\n"
@@ -170,7 +170,7 @@ def whole_run(env: str, algo: str, results: Path) -> str:
 
 
 def memory_verdict(name: str, peaks: Mapping[str, float]) -> Target:
-    """Holds the peaks of the turns, in bytes, against the limit."""
+    """Compare the peaks of the turns, in bytes, with the limit."""
     megabytes = {key: value / 1e6 for key, value in peaks.items()}
     return verdict(f"{name}, peak MB", megabytes, at_most=MEMORY_LIMIT, name="peak")
 
@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
             for which in ("first", "next"):
                 name = f"{which} run of a sweep, {env}"
                 subjects[name] = run_of_a_sweep(env, Path(results), second=which == "next")
-        processes = in_turns(subjects, options.repeats)
+        processes = interleaved(subjects, options.repeats)
     seconds = {name: [process.seconds for process in turns] for name, turns in processes.items()}
     for name, turns in processes.items():
         against = {} if name == YARDSTICK else ratio(seconds[name], seconds[YARDSTICK])

@@ -2,9 +2,9 @@
 
     python benchmarks/time_to_accuracy.py --repeats 5 --out results/benchmarks
 
-GRPO and PPO as ``conf/`` has them, on the native environment, beside SB3's PPO as people run it:
-``DummyVecEnv``, all settings at their defaults. Every turn is a seed. The clock runs from the first
-rollout of ``learn`` on and stands still while the policy is evaluated: start-up is no part of it.
+GRPO and PPO from ``conf/`` on the native environment, and SB3's PPO as most people run it:
+``DummyVecEnv`` and default settings. Every turn is a seed. The clock starts with the first rollout,
+so start-up does not count, and stops during evaluations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from _compare import (
     Table,
     Target,
-    in_turns,
+    interleaved,
     parser,
     progress,
     ratio,
@@ -31,17 +31,16 @@ from _compare import (
     verdict,
 )
 from _training import FOR_EVER, TASKS, ppo_as_it_comes
-from hydra import compose, initialize_config_dir
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import composed
 from grpo_bench.report.text.numbers import ABSENT, in_units, significant
 from grpo_bench.report.text.writers import Column
 from grpo_bench.runs.job import make_model
 from grpo_bench.training.evaluation import evaluate
 
-Run = tuple[BaseAlgorithm, int]  # a fresh model, and the transitions that it is to learn for
+Run = tuple[BaseAlgorithm, int]  # a fresh model, and its number of transitions
 ENV_ID = TASKS["vlm"].env_id
 LEAST = 0.3  # accuracy: an untrained policy has about 0.25
 TARGET = 5.0  # times as fast as SB3's PPO as people run it
@@ -58,9 +57,9 @@ class Point(NamedTuple):
 
 
 class Curve(BaseCallback):
-    """Evaluates at the first rollout that begins ``every`` seconds of training after the last
-    evaluation, and ends the training at an evaluation that reaches ``enough``, or after
-    ``limit`` seconds."""
+    """Evaluates before a rollout once ``every`` seconds of training have passed since the last
+    evaluation. Ends the training when an evaluation reaches ``enough``, or after ``limit``
+    seconds."""
 
     def __init__(self, enough: float, limit: float, every: float) -> None:
         super().__init__()
@@ -86,8 +85,8 @@ class Curve(BaseCallback):
 
 
 def reached(points: Sequence[Point], accuracy: float) -> Point:
-    """Where the curve first comes to an accuracy, on the straight line from the last evaluation
-    below it to the first that is not; at infinity where no evaluation is."""
+    """Where the curve first reaches an accuracy, by linear interpolation between the two
+    evaluations around it; infinity if it never does."""
     for before, after in pairwise(points):
         if before.accuracy < accuracy <= after.accuracy:
             part = (accuracy - before.accuracy) / (after.accuracy - before.accuracy)
@@ -96,18 +95,14 @@ def reached(points: Sequence[Point], accuracy: float) -> Point:
 
 
 def configured(overrides: Sequence[str], turn: int) -> Run:
-    """A run of ``conf/``. Its learning rate falls to 0 over the full budget, which leaves each the
-    time to come to the highest accuracy."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = compose(
-            "config", ["env=vlm", "tuned=none", "budget=full", f"seed={turn}", *overrides]
-        )
-    config = resolved(composed)
+    """A run of ``conf/``. Its learning rate falls to 0 over the full budget, so every algorithm has
+    time to reach the highest accuracy."""
+    config = composed("env=vlm", "tuned=none", "budget=full", f"seed={turn}", *overrides)
     return make_model(config, "cpu"), config["budget"]["transitions"]
 
 
 def as_it_comes(n_envs: int, turn: int) -> Run:
-    """SB3's PPO with everything at its default; its learning rate is constant."""
+    """SB3's PPO with default settings and a constant learning rate."""
     return ppo_as_it_comes(ENV_ID, TASKS["vlm"].policy, n_envs, turn), FOR_EVER
 
 
@@ -133,9 +128,9 @@ def learned(name: str, make: Callable[[int], Run], options: Namespace, turn: int
 def add_rows(
     table: Table, accuracy: float, curves: Mapping[str, Sequence[Sequence[Point]]]
 ) -> None:
-    """A row for each algorithm, and a verdict on each of GRPO's. A run that does not come to the
-    accuracy counts in a ratio with all of its seconds: the ratio is then a bound, which is of use
-    only while GRPO itself comes there."""
+    """Add a row for each algorithm, and a verdict for GRPO's. A run that misses the accuracy
+    enters a ratio with all of its seconds. The ratio is then a bound, and useful only if GRPO
+    itself reaches the accuracy."""
     found = {name: [reached(points, accuracy) for points in runs] for name, runs in curves.items()}
     there = {name: sum(math.isfinite(x.seconds) for x in runs) for name, runs in found.items()}
     bounds = {
@@ -170,17 +165,17 @@ def add_rows(
 
 
 def seconds_or_not(x: float) -> str:
-    """Seconds, or that they were not enough."""
+    """Seconds, or "not reached"."""
     return "not reached" if math.isinf(x) else significant(x)
 
 
 def thousands_or_not(x: float) -> str:
-    """Thousands, or nothing where the accuracy was not reached."""
+    """Thousands, or a dash if the accuracy was not reached."""
     return ABSENT if math.isinf(x) else in_units(1e3)(x)
 
 
 def accuracy_of(text: str) -> float:
-    """Raises ArgumentTypeError for a share that is none, or that an untrained policy has."""
+    """An accuracy. Raises ArgumentTypeError outside [0, 1], or if an untrained policy has it."""
     try:
         value = float(text)
     except ValueError:
@@ -214,7 +209,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     chosen = (ALGORITHMS[key] for key in options.algorithms)
     subjects = {name: partial(learned, name, make, options) for name, make in chosen}
-    curves = in_turns(subjects, options.repeats)
+    curves = interleaved(subjects, options.repeats)
     for accuracy in sorted(options.accuracies):
         add_rows(table, accuracy, curves)
     table.write(options.out, "time_to_accuracy")

@@ -1,11 +1,11 @@
-"""Speed of learning: GRPO beside SB3's PPO on the same native environment and on ``DummyVecEnv``,
-with the same actor, transitions, minibatches and epochs; PPO as it comes; and the bare passes
-through the network.
+"""Speed of training: GRPO against SB3's PPO on the same native environment and on ``DummyVecEnv``,
+with the same actor, transitions, minibatches and epochs; PPO with its defaults ("as it comes"); and
+the bare passes through the network.
 
     python benchmarks/train_speed.py --repeats 5 --out results/benchmarks
 
-Every turn makes a fresh model from a seed of its own, learns one iteration that does not count, and
-then times whole iterations for a while. Start-up and the writing of logs are no part of it.
+Every turn makes a fresh model with its own seed, runs one warm-up iteration, and then times whole
+iterations. Start-up and logging do not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from _compare import Table, in_turns, parser, progress, ratio, ratio_columns, spread, verdict
+from _compare import Table, interleaved, parser, progress, ratio, ratio_columns, spread, verdict
 from _training import (
     FOR_EVER,
     SCHEDULES,
@@ -80,7 +80,7 @@ def passes(
 def subjects(
     task: Task, schedule: Schedule, transitions: int, seconds: float
 ) -> dict[str, Callable[[int], Speed]]:
-    """What is measured of a task under a schedule, each a function of the turn."""
+    """The algorithms to measure on a task under a schedule, each a function of the turn."""
     grpo = partial(make_grpo, task, schedule, transitions)
     ppo = partial(make_ppo, task, schedule, transitions)
     makers: dict[str, Callable[[int], BaseAlgorithm]] = {
@@ -105,7 +105,7 @@ def subjects(
 
 
 def compare(table: Table, key: str, name: str, speeds: dict[str, list[Speed]]) -> None:
-    """The rows of a task under a schedule, and whether GRPO meets its targets there."""
+    """Add the rows of a task under a schedule, and GRPO's verdicts."""
     env_id, schedule = TASKS[key].env_id, SCHEDULES[name].name
     rates = {row: [speed.rate for speed in turns] for row, turns in speeds.items()}
     for row, turns in speeds.items():
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
             task, schedule = TASKS[key], SCHEDULES[name]
             progress(f"{task.env_id}, {schedule.name}")
             found = subjects(task, schedule, options.transitions, options.seconds)
-            compare(table, key, name, in_turns(found, options.repeats))
+            compare(table, key, name, interleaved(found, options.repeats))
     table.write(options.out, "train_speed")
 
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -34,6 +35,16 @@ _package = Path(__file__).resolve().parents[1]
 CONF: Path = next(
     folder for folder in (_package / "conf", _package.parent / "conf") if folder.is_dir()
 )
+
+
+def composed(*overrides: str) -> Config:
+    """The configuration of ``python -m grpo_bench.run`` with these words on its command line.
+
+    Raises:
+        ValueError: see ``resolved``.
+    """
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return resolved(compose("config", [*overrides]))
 
 
 def resolved(config: DictConfig) -> Config:

@@ -1,34 +1,18 @@
 """Each benchmark runs at a tiny size and gives tables that make sense. No test asserts a time."""
 
-import importlib
 import math
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from torch.nn.utils import parameters_to_vector
 
 from grpo_envs.tokens.arithmetic import ArithmeticTask
 from grpo_envs.vlm import VLMTask
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 TURNS = ["--repeats", "2"]
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a benchmark by its name, as ``python benchmarks/NAME.py`` would."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-    def import_it(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    return import_it
 
 
 def run(benchmark: ModuleType, name: str, out: Path, *arguments: str) -> pd.DataFrame:
@@ -64,7 +48,7 @@ def test_spread_and_ratio_by_hand(load):
 def test_subjects_take_turns(load):
     order = []
     subjects = {name: lambda turn, name=name: order.append((turn, name)) or turn for name in "AB"}
-    measured = load("_compare").in_turns(subjects, 3)
+    measured = load("_compare").interleaved(subjects, 3)
     assert order == [(0, "A"), (0, "B"), (1, "A"), (1, "B"), (2, "A"), (2, "B")]
     assert measured == {"A": [0, 1, 2], "B": [0, 1, 2]}
 
@@ -223,69 +207,6 @@ def test_the_same_iteration_for_both_algorithms(load):
     assert actor == [p.shape for p in (*body, *ppo.policy.action_net.parameters())]
 
 
-def test_train_floor(load, tmp_path):
-    train_floor = load("train_floor")
-    arguments = ["--schedules", "middle", "--transitions", "256", "--seconds", "0"]
-    train_floor.main([*TURNS, "--out", str(tmp_path), *arguments])
-    table = pd.read_csv(tmp_path / "train_floor.csv")
-    # the whole, five parts that are taken out, what is left of the update, the floor and its like
-    assert len(table) == 1 + 5 + 1 + 2
-    assert (table["seconds"] > 0).all()
-    beside = table["part"] == train_floor.PER_TRANSITION
-    assert table["adds"].isna().equals(beside) and table["share"].isna().equals(beside)
-
-
-def test_each_rung_adds_what_the_next_one_lacks(load):
-    train_floor = load("train_floor")
-    table = train_floor.Table("", ("environment", "schedule", "part"), (), repeats=2)
-    task, schedule = train_floor.TASKS["vlm"], train_floor.SCHEDULES["full"]
-    names = (train_floor.PLAYING, "metrics", train_floor.FLOOR, train_floor.PER_TRANSITION)
-    times = dict(zip(names, ([10.0, 20.0], [4.0, 10.0], [1.0, 5.0], [8.0, 9.0]), strict=True))
-    train_floor.add_rows(table, task, schedule, times)
-    # 10 - 4 and 20 - 10, over 10 and 20: medians 8 and 0.55; then 3 and 5; then 1 and 5
-    assert [row.get("adds") for row in table.rows] == [8.0, 4.0, 3.0, None]
-    shares = [row["share"] for row in table.rows[:3]]
-    assert shares == pytest.approx([0.55, 0.275, 0.175]) and sum(shares) == pytest.approx(1)
-
-
-def test_what_is_taken_out_of_an_update_is_gone_from_it_alone(load):
-    training, train_floor = load("_training"), load("train_floor")
-    task, schedule = training.TASKS["vlm"], training.SCHEDULES["middle"]
-    model, watch = training.make_grpo(task, schedule, 256, 0), training.Stopwatch(0.0)
-    model.max_grad_norm = 1e-3
-    model.learn(training.FOR_EVER, watch, log_interval=None)
-    model.doctor.findings["ratio"] = "known: the rollout is not of this policy any more"
-
-    def update(*parts):
-        """Weights before and after, the norm of the last gradient, what was logged."""
-        model.logger.name_to_value.clear()
-        before = parameters_to_vector(model.policy.parameters()).detach().clone()
-        with ExitStack() as taken_out:
-            for part in parts:
-                taken_out.enter_context(train_floor.PARTS[part](model))
-            train_floor.update(model, watch.rollout)()
-        after = parameters_to_vector(model.policy.parameters()).detach()
-        gradient = parameters_to_vector([p.grad for p in model.policy.parameters()])
-        return before, after, gradient.norm(), set(model.logger.name_to_value)
-
-    before, after, norm, logged = update()
-    assert not before.equal(after) and norm <= 1.001e-3 and "train/grad_norm" in logged
-    before, after, norm, logged = update("metrics")
-    assert not before.equal(after) and norm <= 1.001e-3 and "train/grad_norm" not in logged
-    before, after, norm, _ = update("metrics", "optimiser step")
-    assert before.equal(after) and norm <= 1.001e-3
-    before, after, norm, _ = update("metrics", "optimiser step", "gradient clipping")
-    assert before.equal(after) and norm > 2e-3
-    with train_floor.PARTS["cutting into minibatches"](model):
-        update_once = train_floor.update(model, watch.rollout)
-        state = torch.get_rng_state()
-        update_once()
-        assert not torch.get_rng_state().equal(state)  # the order of the first pass is drawn
-        state = torch.get_rng_state()
-        update_once()
-        assert torch.get_rng_state().equal(state)  # and kept
-
-
 def test_accuracy_is_reached_on_the_line_between_two_evaluations(load):
     module = load("time_to_accuracy")
     curve = [module.Point(0, 0, 0.25), module.Point(2, 100, 0.45)]
@@ -400,7 +321,7 @@ def test_start_up(load, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (FOLDER.parent / ".git").exists(), reason="needs a checkout")
+@pytest.mark.skipif(not (Path(__file__).parents[2] / ".git").exists(), reason="needs a checkout")
 def test_comparison_with_another_commit(load, tmp_path):
     comparison = load("comparison")
     sweep = ["env=vlm", "algo=grpo,ppo", "seed=1,2", "budget=smoke"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,9 +13,8 @@ import pandas as pd
 import psutil
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import composed
 from grpo_bench.meter import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,9 +26,8 @@ SLEEPER = (
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("gpu")
+def gpu(load: Callable[[str], ModuleType]) -> ModuleType:
+    return load("gpu")
 
 
 @pytest.fixture
@@ -68,10 +66,9 @@ def test_the_sweeps_compose(gpu: ModuleType, tmp_path: Path) -> None:
         choices = [
             [f"{w.split('=')[0]}={one}" for one in w.split("=")[1].split(",")] for w in given
         ]
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            for chosen in itertools.product(*choices):
-                settings = [word for word in chosen if not word.startswith("hydra")]
-                assert resolved(compose("config", settings))["device"] == "cuda"
+        for chosen in itertools.product(*choices):
+            settings = [word for word in chosen if not word.startswith("hydra")]
+            assert composed(*settings)["device"] == "cuda"
 
 
 def test_without_a_card(gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -105,7 +102,7 @@ def test_all_is_well(gpu: ModuleType, tmp_path: Path) -> None:
 
 def test_a_part_is_stopped_with_all_that_it_has_started(gpu: ModuleType, tmp_path: Path) -> None:
     (part,) = parts(gpu, SLEEPER, limit=1)
-    assert gpu.carry_out(part, tmp_path).status == "out of time"
+    assert gpu.run_part(part, tmp_path).status == "out of time"
     for _ in range(50):  # the system needs a moment to bury them
         left = [
             p

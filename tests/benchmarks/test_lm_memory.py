@@ -1,22 +1,17 @@
 """benchmarks/lm_memory.py: its rows are configurations, its table is kept, its limit limits."""
 
-import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("transformers")
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MEASURED = {"predicted": 1.1, "measured": 1.0, "error": 10.0, "moment": "update", "verdict": "fits"}
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("lm_memory")
-    sys.modules.pop("lm_memory")
+def bench(load):
+    return load("lm_memory")
 
 
 def test_rows_are_configurations(bench):

@@ -1,10 +1,8 @@
 """The benchmark beside TRL: what it counts, what it says of it, and that it runs. No test asserts a
 time."""
 
-import importlib
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,15 +10,6 @@ import pytest
 import torch
 
 pytest.importorskip("transformers")
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a benchmark's module by its name, as ``python benchmarks/NAME.py`` would."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
 
 
 def test_turns_count_the_steps_that_were_asked_for(load):
@@ -58,7 +47,7 @@ def test_the_optimiser_is_timed_whichever_it_is(load):
 
 
 def test_all_sides_have_the_same_problems(load):
-    sides, tasks = load("_lm_sides"), importlib.import_module("grpo_bench.lm.tasks")
+    sides, tasks = load("_lm_sides"), load("grpo_bench.lm.tasks")
     settings = sides.Settings(model="tiny", prompts=3, seed=5)
     drawn = []
     for _ in range(2):
@@ -71,7 +60,7 @@ def test_all_sides_have_the_same_problems(load):
 def test_the_floor_reads_each_weight_that_a_token_meets_once(load):
     """Of ``tiny``: queries 32 x 32, keys, values 16 x 32, output 32 x 32, and 3 x 32 x 96, in two
     layers; the head, which is the embeddings, 259 x 32. Norms are no matrices."""
-    model = importlib.import_module("grpo_bench.lm.models").load_model("tiny").model
+    model = load("grpo_bench.lm.models").load_model("tiny").model
     found = load("_lm_floor").matrices(model)
     layer = 2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 96
     assert sum(weight.numel() for weight in found) == 2 * layer + 259 * 32

@@ -1,16 +1,13 @@
 """benchmarks/memory.py: whose bytes are whose, sums and errors by hand, the bars of its table."""
 
-import importlib
-import sys
 import tracemalloc
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from grpo_bench.config import composed
 from grpo_bench.report.rows.memory_parts import PARTS, memory_parts
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # Layers of the network of vlm, 128-64-64 and a head of 4 or of 1: weights and biases, float32.
 BODY = 128 * 64 + 64 + 64 * 64 + 64
 ACTOR, CRITIC = 4 * (BODY + 64 * 4 + 4), 4 * (BODY + 64 + 1)
@@ -19,23 +16,20 @@ FEW = 16  # episodes
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("memory")
-    for name in ("memory", "_memory_run"):
-        sys.modules.pop(name, None)
+def bench(load):
+    return load("memory")
 
 
 @pytest.fixture
-def watched(bench, monkeypatch):
+def watched(bench, load, monkeypatch):
     """What is alive in each moment of two small iterations of an algorithm on vlm."""
 
     def watch(algo):
-        run = importlib.import_module("_memory_run")
+        run = load("_memory_run")
         monkeypatch.setattr(run, "ITERATIONS", 2)
         tracemalloc.start()
         try:
-            return run.watched(run.with_few(bench.config_of("vlm", algo, "results")))
+            return run.watched(run.with_few(composed("env=vlm", f"algo={algo}")))
         finally:
             tracemalloc.stop()
 

@@ -1,24 +1,12 @@
 """The benchmark of growth: its exponents by hand, its records, and all of its parts at the smallest
 sizes. No test asserts a time."""
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from grpo_bench.records.load import load_results
 from grpo_bench.report.folder import make_tables
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a benchmark by its name, as ``python benchmarks/NAME.py`` would."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0, -1.0])

@@ -4,9 +4,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from hydra import compose, initialize_config_dir
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import composed
 from grpo_bench.lm.run import component_bytes
 from grpo_bench.lm.setup import make_trainer
 
@@ -20,8 +19,7 @@ HEAD = 33  # a weight for each feature, and a bias, in float32
 def components(*overrides):
     small = ["env.train.episodes=8", "env.generation.max_new_tokens=4", "model.dtype=float32"]
     chosen = ["model=tiny", "env=arithmetic_text", "budget=smoke", *small, *overrides]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        trainer = make_trainer(resolved(compose("config", chosen)))
+    trainer = make_trainer(composed(*chosen))
     while not trainer.gradient_steps:
         trainer.update(trainer.collect(), remaining=1.0)
     parts = component_bytes(trainer)

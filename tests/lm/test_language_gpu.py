@@ -14,10 +14,9 @@ pytest.importorskip("transformers")
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
 from support.tiny import EOS, PROMPTS, made_up, texts, tiny_llama
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import composed
 from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.generation import generate
 from grpo_bench.lm.logprobs import completion_logprobs
@@ -91,8 +90,7 @@ def test_a_trainer_learns_what_it_does_on_the_cpu(algo: str) -> None:
     """The same completions with rewards that differ: metrics, and weights after a step, of which
     rounding may turn some."""
     metrics, weights = [], []
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = resolved(compose("config", [*SMALL, *ALGORITHMS[algo]]))
+    config = composed(*SMALL, *ALGORITHMS[algo])
     played = make_trainer(config).collect()
     reward = np.linspace(-1, 2, 16) ** 2
     played = replace(played, outcome=replace(played.outcome, reward=reward))

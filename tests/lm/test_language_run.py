@@ -12,10 +12,9 @@ pytest.importorskip("transformers")
 
 import numpy as np
 import pyarrow.parquet as pq
-from hydra import compose, initialize_config_dir
 
 import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import CONF, composed
 from grpo_bench.lm.evaluation import evaluate
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.records import read_manifest
@@ -25,8 +24,7 @@ TINY = ("model=tiny", "env=arithmetic_text", "budget.transitions=1500", "budget.
 
 
 def config_of(*overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolved(compose("config", [*TINY, *overrides]))
+    return composed(*TINY, *overrides)
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,9 @@ pytest.importorskip("transformers")
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose, initialize_config_dir
 from support.ranks import SIZE, together
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import composed
 from grpo_bench.grpo.objectives import AGGREGATIONS
 from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.logprobs import completion_logprobs
@@ -74,8 +73,7 @@ NOT_SHARDED = "ppo lora lora"  # two networks with the same weights
 
 @cache
 def config(*overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolved(compose("config", [*SMALL, *overrides]))
+    return composed(*SMALL, *overrides)
 
 
 @cache
@@ -250,8 +248,7 @@ def test_the_first_process_writes_the_record(tmp_path: Path) -> None:
 
 def test_what_is_not_for_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        gym = resolved(compose("config", []))
+    gym = composed()
     with pytest.raises(ValueError, match="torchrun is for language models"):
         check_processes(gym)
     with pytest.raises(SystemExit, match="expected no -m"):

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import CONF, composed
 from grpo_bench.runs.job import task_of
 from grpo_envs.task import SPLITS
 
@@ -20,10 +19,7 @@ SHORT_WARMUP = ["env.warmup.steps=2", "env.warmup.batch_size=8"]
 
 def config(results: Path, *overrides: str) -> dict[str, Any]:
     """A resolved configuration at the smallest budget, of algorithms as their files say."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolved(
-            compose("config", ["budget=smoke", "tuned=none", f"results='{results}'", *overrides])
-        )
+    return composed("budget=smoke", "tuned=none", f"results='{results}'", *overrides)
 
 
 def evaluate_few_problems(env: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.config import CONF, Config, composed
 from grpo_bench.records.load import load_results
 from grpo_bench.tune import all_scores, check_settings
 from grpo_bench.tuning.result import table, tuned_file
@@ -197,11 +196,8 @@ FOUND = sorted(path for path in CONF.glob("tuned/*/*.yaml"))
 def test_what_was_found_is_taken_up(path: Path) -> None:
     """By every run of that algorithm on that environment, unless it says otherwise."""
     found = OmegaConf.to_container(OmegaConf.load(path))["algo"]  # type: ignore[index,call-overload]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        chosen = [f"env={path.parent.name}", f"algo={path.stem}"]
-        tuned, plain = (
-            resolved(compose("config", [*chosen, *more]))["algo"] for more in ([], ["tuned=none"])
-        )
+    chosen = [f"env={path.parent.name}", f"algo={path.stem}"]
+    tuned, plain = (composed(*chosen, *more)["algo"] for more in ([], ["tuned=none"]))
     assert {name: tuned[name] for name in found} == found
     assert {k: v for k, v in tuned.items() if k not in found} == {
         k: v for k, v in plain.items() if k not in found
