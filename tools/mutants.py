@@ -20,11 +20,14 @@ from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
-# Tests by package. Simulations of coverage take minutes, and tests of values must do without them.
+# Tests by package, without simulations and trainings: tests of values must notice a mutant.
 TESTS = {
     "grpo_bench/stats": ["tests/stats", "--ignore=tests/stats/test_stats_coverage.py"],
-    "grpo_bench/grpo": ["tests/grpo"],
-    "envs/grpo_envs": ["tests/envs"],
+    "grpo_bench/grpo": [
+        "tests/grpo",
+        *(f"--ignore=tests/grpo/test_{name}.py" for name in ("grpo_sb3", "adapter", "control")),
+    ],
+    "envs/grpo_envs": ["tests/envs", "--deselect=tests/envs/test_ecosystem.py::test_sb3_trains"],
 }
 LINKS = {
     "src/grpo_bench": "grpo_bench",

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from support.run_records import ORIGIN
 
-from grpo_bench.meter import Provenance
 from grpo_bench.records import (
     STATUSES,
     RecordError,
@@ -28,19 +28,6 @@ from grpo_bench.records import (
 )
 from grpo_bench.records.load import load_results
 from grpo_bench.records.lock import latest_attempt
-
-ORIGIN = Provenance(
-    commit="0123456789abcdef",
-    dirty=False,
-    code_digest="c0de" * 16,
-    versions={"torch": "2.13.0"},
-    python="3.11.7",
-    platform="Linux",
-    processor="A processor",
-    cores=2,
-    accelerator=None,
-    threads=1,
-)
 
 
 def config(seed=1, algo="grpo", env="vlm", **others):

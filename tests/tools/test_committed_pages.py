@@ -6,25 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from support.run_records import ORIGIN
 
-from grpo_bench.meter import Provenance
 from grpo_bench.records import claim, plan
 from tools.reference.pages import files
 
 PAGE = "# Title\n\n<!-- table: {} -->\nold\n<!-- end -->\n\nText | text.\n"
 RECORDS = Path("results") / "reference" / "small"
-ORIGIN = Provenance(
-    commit="0123456789abcdef",
-    dirty=False,
-    code_digest="c0de" * 16,
-    versions={"torch": "2.13.0"},
-    python="3.11.7",
-    platform="Linux",
-    processor="Processor X",
-    cores=2,
-    accelerator=None,
-    threads=1,
-)
 
 
 def update(root: Path) -> list[Path]:
