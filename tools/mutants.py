@@ -35,9 +35,11 @@ LINKS = {
     "tests": "tests",
     "conf": "conf",
 }
-# The wording of messages is not tested: lines that raise, and lines with nothing but a string.
+# The wording of messages is not tested: lines that raise, and lines with nothing but a string. The
+# fork server has imported the tests but run none, so no cache hides a mutant.
 SETTINGS = """
 [tool.mutmut]
+process_isolation = "forkserver"
 source_paths = ["src/grpo_bench", "src/grpo_envs"]
 only_mutate = ["src/{package}/*"]
 pytest_add_cli_args_test_selection = {tests}
