@@ -16,6 +16,7 @@ from stable_baselines3.common.utils import LinearSchedule, get_device
 
 from grpo_bench.config import Config
 from grpo_bench.grpo.algorithm import GRPO
+from grpo_bench.grpo.choices import check_choice
 from grpo_bench.grpo.seeds import integer_seed, stream
 from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
 from grpo_bench.meter.clock import Phases
@@ -155,8 +156,7 @@ def make_model(config: Config, device: str) -> BaseAlgorithm:
     env, train, algo = config["env"], config["env"]["train"], dict(config["algo"])
     kind, minibatches, rate = (algo.pop(key) for key in ("kind", "minibatches", "learning_rate"))
     del algo["name"]
-    if kind not in ("grpo", *KINDS):
-        raise ValueError(f"algo.kind={kind!r}: expected one of {', '.join(('grpo', *KINDS))}")
+    check_choice("algo.kind", kind, ("grpo", *KINDS))
     is_grpo = kind == "grpo"
     check_minibatches(train, algo["group_size"] if is_grpo else None, minibatches)
     # GRPO starts its episodes itself; SB3's algorithms want them restarted

@@ -15,6 +15,8 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from grpo_bench.grpo.choices import check_choice
+
 KINDS: dict[str, type[OnPolicyAlgorithm]] = {
     "ppo": PPO,
     "a2c": A2C,
@@ -49,8 +51,7 @@ def make_baseline(
             one step on all of them; TRPO uses these for its critic).
         settings: the algorithm's own, by SB3's names.
     """
-    if critic not in CRITICS:
-        raise ValueError(f"critic={critic!r}: expected one of {', '.join(CRITICS)}")
+    check_choice("critic", critic, CRITICS)
     if kind == "a2c":
         batching: dict[str, Any] = {}
         settings = {"use_rms_prop": False, **settings}  # the same optimiser as everyone else

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from grpo_bench.fast.optimizer import EagerAdam
 from grpo_bench.fast.prefixes import PrefixTree, prefix_tree
+from grpo_bench.grpo.choices import choice
 
 
 class Tanh(nn.Module):
@@ -155,11 +156,9 @@ def policy_kwargs(network: dict[str, Any]) -> dict[str, Any]:
     """
     arguments = dict(network)
     body = arguments.pop("body")
-    if body not in BODIES:
-        raise ValueError(f"network.body={body!r}: expected one of {', '.join(BODIES)}")
     return {
         "net_arch": [],
-        "features_extractor_class": BODIES[body],
+        "features_extractor_class": choice("network.body", body, BODIES),
         "features_extractor_kwargs": arguments,
         "ortho_init": body == "mlp",  # the transformer brings its own initialisation
         "optimizer_class": EagerAdam,
