@@ -1,7 +1,7 @@
 """Shared by all benchmarks: interleaved measurements, ratios with their spread, and tables.
 
-Times drift: a clock slows down, another process wakes up. So the subjects alternate, A B C A B C
-..., and each ratio is taken within one turn, where both sides drift alike.
+Times drift: the clock slows down, another process wakes up. So subjects alternate, A B C A B C ...,
+and each ratio is taken within one turn, where both sides drift alike.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from grpo_bench.stats import Interval, paired_ratio_interval
 
 T = TypeVar("T")
 READING = (
-    "Of measured values the median and [smallest, largest] of {repeats} turns; of ratios, taken "
-    "turn by turn, the same, and the geometric mean with its 95 % interval (Student's t on the "
+    "Measured values and ratios: median and [smallest, largest] of {repeats} turns. A ratio is "
+    "taken within each turn. Mean ratio: geometric mean with its 95 % interval (Student's t on the "
     "logarithms)."
 )
 
@@ -44,7 +44,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def turns(text: str) -> int:
-    """A number of turns. Raises ArgumentTypeError below 2, which give no interval."""
+    """A number of turns. Raises ArgumentTypeError below 2: one turn gives no interval."""
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 2")
     return int(text)
@@ -56,7 +56,7 @@ def progress(what: str) -> None:
 
 
 def interleaved(subjects: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
-    """Measure every subject once in each turn. A subject gets the number of the turn."""
+    """Measure every subject once per turn. Subjects are called with the number of the turn."""
     measured: dict[str, list[T]] = {name: [] for name in subjects}
     for turn in range(repeats):
         for name, measure in subjects.items():
@@ -94,7 +94,7 @@ class Table:
         labels: titles of the columns that name what was measured.
         columns: the measured values, then the ratio.
         reading: how to read the numbers; ``{repeats}`` stands for the number of turns.
-        rows: one dict a row: its labels and, for each column, the value and its bounds.
+        rows: a dict for each row: its labels and, for each column, the value and its bounds.
         targets: limits for the numbers; printed before the other footnotes.
     """
 
@@ -138,8 +138,8 @@ class Table:
         return shown
 
     def write(self, out: Path, name: str) -> None:
-        """Write ``name.md`` and ``name.csv`` into a folder, and ``name_targets.csv`` if there are
-        targets. Print the first."""
+        """Write ``name.md`` and ``name.csv`` to a folder, and ``name_targets.csv`` if there are
+        targets. Print the markdown."""
         out.mkdir(parents=True, exist_ok=True)
         shown = self.shown()
         text = markdown(shown)
@@ -177,7 +177,7 @@ def spread(name: str, values: Iterable[float]) -> dict[str, float]:
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> dict[str, float]:
     """a / b turn by turn: ``ratio_median`` with the smallest and largest, and ``ratio``, the
-    geometric mean with the bounds of its 95 % interval. a and b: one positive value a turn."""
+    geometric mean with its 95 % interval. a and b have one positive value per turn."""
     mean = paired_ratio_interval(a, b)
     each = spread("ratio_median", np.array(a) / np.array(b))
     return each | {"ratio": mean.estimate, "ratio_low": mean.low, "ratio_high": mean.high}
@@ -192,7 +192,7 @@ def verdict(
     name: str = "ratio",
 ) -> Target:
     """Compare a result of ``ratio`` or ``spread`` with a limit: met if the whole interval meets it,
-    missed if none of it does, else open."""
+    missed if no part does, else open."""
     low, high = found[f"{name}_low"], found[f"{name}_high"]
     if at_least is not None:
         met, missed, wanted = low >= at_least, high < at_least, f"at least {at_least:,.9g}"

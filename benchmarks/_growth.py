@@ -13,7 +13,7 @@ from grpo_bench.report.text.numbers import hundredths, in_units
 from grpo_bench.report.text.writers import Column
 from grpo_bench.stats import mean_interval
 
-LINEAR = 1.1  # the largest exponent that counts as linear: data that outgrow a cache cost more
+LINEAR = 1.1  # largest exponent that counts as linear: data that outgrow a cache cost more
 COLUMNS = [
     Column("ms at the largest", "cost", in_units(1e-3), interval=True),
     Column("exponent", "upper", hundredths, interval=True),
@@ -28,10 +28,10 @@ class Growth:
     """A cost measured at several sizes.
 
     Attributes:
-        size: the name of what grows.
+        size: the name of the size.
         sizes: at least three, ascending.
-        cost: seconds at one of the sizes, in a turn.
-        judged_by: the same sizes in another unit, by its name, if cost should be linear in that.
+        cost: seconds at a size in a turn.
+        judged_by: the same sizes in another unit, by its name, if cost should be linear in it.
     """
 
     what: str
@@ -47,11 +47,11 @@ class Growth:
 
 
 def exponents(sizes: Sequence[int], costs: Sequence[float]) -> tuple[float, float]:
-    """Slopes of log cost on log size: by least squares over the upper half of the sizes (the middle
-    one of an odd number is in it, and never fewer than two), and between the two largest.
+    """Slopes of log cost on log size: by least squares over the upper half of the sizes (at least
+    two, with the middle one of an odd number), and between the two largest.
 
     Raises:
-        ValueError: fewer than three sizes, which have no upper half.
+        ValueError: fewer than three sizes.
     """
     if len(sizes) < 3:
         raise ValueError(f"sizes {list(sizes)}: expected at least three")

@@ -1,4 +1,4 @@
-"""The side of ``lm_step.py`` that does what no step can do without, and nothing else."""
+"""A side of ``lm_step.py``: the floor, only the work that every step needs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from grpo_bench.lm.tasks import TextTask
 
 
 def floor(settings: Settings, turns: Turns) -> None:
-    """The floor of generation, the same for as many vectors as there are completions (timed as
-    ``rows``), and the floor of the passes."""
+    """The floor of generation for one vector, for a vector per completion (timed as ``rows``), and
+    the floor of the passes."""
     lm = load_model(settings.model)
     text = TextTask(configuration(settings)["env"], lm)
     weights = matrices(lm.model)
@@ -33,24 +33,25 @@ def floor(settings: Settings, turns: Turns) -> None:
 
 
 def matrices(model: PreTrainedModel) -> list[Tensor]:
-    """The weights that a token meets: all but the embeddings, of which it needs one row; where they
-    are the head's too, they are one of them."""
+    """The weights that every token multiplies: all matrices except the embeddings, where it reads
+    one row; tied embeddings count as the head."""
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     trunk = [weight for weight in model.get_decoder().parameters() if weight is not embeddings]
     return [weight.detach() for weight in (*trunk, head) if weight.dim() == 2]
 
 
 def read(weights: Sequence[Tensor], rows: int, tokens: int) -> None:
-    """Each matrix times some vectors, once for each new token. One vector takes the time to read
-    all weights: less, no token can cost. Attention, norms, sampling, prompts are above that."""
+    """Multiply each matrix by some vectors, once for each new token. For one vector this takes the
+    time to read all weights, the least that a token can cost. Attention, norms, sampling and
+    prompts come on top."""
     for _ in range(tokens):
         for weight in weights:
             nn.functional.linear(weight.new_ones(rows, weight.shape[1]), weight)
 
 
 def passes(model: PreTrainedModel, rows: Packed) -> None:
-    """The trunk forward and backward over each prompt once and its completions, with plain causal
-    attention, and the head where a token of a completion is predicted. No softmax and no loss."""
+    """The trunk forward and backward over each prompt, once, and its completions, with plain causal
+    attention, and the head at the positions that predict completions. No softmax and no loss."""
     states = model.get_decoder()(input_ids=rows.ids, use_cache=False).last_hidden_state
     logits = model.get_output_embeddings()(states.flatten(0, 1)[rows.source])
     logits.backward(torch.ones_like(logits))
@@ -58,7 +59,7 @@ def passes(model: PreTrainedModel, rows: Packed) -> None:
 
 
 def full_length(settings: Settings) -> Completions:
-    """Completions that none ended before the limit; which tokens does not matter."""
+    """Completions of full length; their tokens do not matter."""
     n, longest = settings.completions, settings.new_tokens
     ids = torch.zeros(n, longest, dtype=torch.long)
     return Completions(

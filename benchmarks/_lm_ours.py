@@ -1,4 +1,4 @@
-"""The side of ``lm_step.py`` that is this package: ``grpo_bench.lm.trainer``."""
+"""A side of ``lm_step.py``: this package, ``grpo_bench.lm.trainer``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grpo_envs.task import IntArray, Outcome
 
 
 def ours(settings: Settings, turns: Turns) -> None:
-    """Collect and update."""
+    """Collect and update until no more steps are requested."""
     config = configuration(settings)
     trainer = make_trainer(config, phases=turns.phases)
     trainer.task = GivenProblems(config["env"], trainer.lm, settings)
@@ -30,7 +30,7 @@ def ours(settings: Settings, turns: Turns) -> None:
 
 
 class GivenProblems(TextTask):
-    """The problems that are the same for all sides."""
+    """The task with the problems that all sides share."""
 
     def __init__(self, env: dict[str, Any], lm: LanguageModel, settings: Settings) -> None:
         super().__init__(env, lm)

@@ -27,9 +27,9 @@ from grpo_bench.config import composed
 from grpo_bench.meter import Phases, peak_resident_bytes, reset_peak
 from grpo_envs.task import Task
 
-# What is timed apart; see ``Turn``. Rows are the floor's.
+# Parts of a step that are timed (see ``Turn``); only the floor has rows.
 PARTS = ("generation", "scoring", "logprobs", "optimizer", "rows")
-PRECISIONS = {  # of TRL's weights, and of the optimiser that moves them
+PRECISIONS = {  # TRL's weights and optimiser
     "same": "bfloat16, our optimiser",
     "autocast": "float32, autocast, AdamW",
     "bfloat16": "bfloat16, AdamW in bfloat16",
@@ -42,8 +42,8 @@ class Settings:
 
     Attributes:
         beta: weight of the KL to the reference (k3 in the loss); 0: there is no reference.
-        whole: no completion ends before ``new_tokens``, and rewards are 0 and 1 by turns, so that
-            both have the same work: ours leaves out a group whose rewards are all the same.
+        whole: all completions have ``new_tokens`` tokens, and rewards alternate between 0 and 1, so
+            both sides have the same work: ours skips groups whose rewards are all equal.
         precision: TRL's, a name in ``PRECISIONS``; ours is ``same``.
         threads: of torch.
     """
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def completions(self) -> int:
-        """Of a step."""
+        """Completions in a step."""
         return self.prompts * self.group_size
 
 
@@ -71,10 +71,10 @@ class Turn:
     """Measurements of some steps.
 
     Attributes:
-        seconds: wall seconds of the ``whole``, and of each of ``PARTS``; the rest of it, which is
-            the passes forward and backward mostly, is ``passes``.
-        peak: bytes resident at most, during these steps.
-        rewards: mean of each step.
+        seconds: wall seconds of the ``whole``, of each of ``PARTS``, and the rest, ``passes``:
+            mostly the passes forward and backward.
+        peak: most resident bytes during these steps.
+        rewards: mean reward of each step.
     """
 
     seconds: dict[str, float]
@@ -82,13 +82,13 @@ class Turn:
     rewards: list[float]
 
 
-# -- the benchmark's end --------------------------------------------------------------------------
+# -- in the benchmark's process -------------------------------------------------------------------
 
 
 @contextmanager
 def side(name: str, settings: Settings) -> Iterator[Callable[[int], Turn]]:
     """Start a side and yield a function that runs n steps there. The process ends with the block.
-    That function raises RuntimeError, with the errors of the process, if it has died."""
+    The function raises RuntimeError with the process's errors if the process has died."""
     script = Path(__file__).with_name(f"_lm_{name}.py")
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     with (
@@ -119,12 +119,12 @@ def side(name: str, settings: Settings) -> Iterator[Callable[[int], Turn]]:
             process.kill()
 
 
-# -- the side's end -------------------------------------------------------------------------------
+# -- in the side's process ------------------------------------------------------------------------
 
 
 def serve(side: Callable[[Settings, Turns], None]) -> None:
-    """Run a side with the settings on the command line. It reads numbers of steps from stdin, one a
-    line, and answers each with a ``Turn`` as JSON on stdout. All other output goes to stderr."""
+    """Run a side with the settings from the command line. Each line on stdin is a number of steps;
+    the answer is a ``Turn`` as JSON on stdout. All other output goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = Settings(**json.loads(sys.argv[1]))
@@ -138,8 +138,8 @@ class Turns:
     """Counts the requested steps and reports their measurements.
 
     Attributes:
-        phases: for a side to time its ``PARTS``.
-        rewards: for a side to append the mean of each step.
+        phases: a side times its ``PARTS`` with it.
+        rewards: a side appends the mean reward of each step.
     """
 
     def __init__(self, steps: IO[str], answers: IO[str]) -> None:
@@ -164,8 +164,8 @@ class Turns:
             yield
 
     def stepped(self) -> bool:
-        """Call this after each step. It waits for the next request; False means that there is
-        none."""
+        """Call this after each step. It waits for the next request and returns False if there are
+        no more."""
         self._left -= 1
         if self._left > 0:
             return True
@@ -187,12 +187,12 @@ class Turns:
         print(json.dumps(asdict(turn)), file=self._answers, flush=True)
 
 
-# -- what all of them do --------------------------------------------------------------------------
+# -- shared by all sides --------------------------------------------------------------------------
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
-    """Of a run of ours: GRPO with TRL's standard deviation (ddof 1), and one gradient step on all
-    completions in one pass."""
+    """The configuration of our side: GRPO with TRL's standard deviation (ddof 1), and one gradient
+    step on all completions in one pass."""
     values = {
         "model": settings.model,
         "env": "arithmetic_text",
@@ -224,5 +224,5 @@ def problems(task: Task, settings: Settings) -> Iterator[NDArray[np.int64]]:
 
 
 def by_turns(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """As many rewards, 0 and 1 in turn."""
+    """The same number of rewards, alternating between 0 and 1."""
     return np.arange(len(rewards)) % 2.0

@@ -1,5 +1,4 @@
-"""The side of ``lm_step.py`` that is TRL: its GRPOTrainer, in its own loop, set to do what ours
-does."""
+"""A side of ``lm_step.py``: TRL's GRPOTrainer in its own loop, with the same settings as ours."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ from grpo_bench.lm.tasks import task_of
 from grpo_bench.meter import Phases
 from grpo_envs.task import Task
 
-STEPS = 1000  # of which the data set has the problems; then they come again
+STEPS = 1000  # steps in the data set; then the problems repeat
 
 
 def trl(settings: Settings, turns: Turns) -> None:
-    """Train for ever, waiting between two steps."""
+    """Train until no more steps are requested."""
     task = task_of(configuration(settings)["env"])
     lm = load_model(settings.model)
     with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +45,7 @@ def trl(settings: Settings, turns: Turns) -> None:
 
 
 class InTurns(TrainerCallback):
-    """Waits after each step."""
+    """Waits for the next request after each step."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -56,7 +55,8 @@ class InTurns(TrainerCallback):
 
 
 def arguments(settings: Settings, folder: str) -> GRPOConfig:
-    """As ours: the loss, one gradient step on all completions in one pass, no checkpointing."""
+    """The same settings as ours: loss, one gradient step on all completions in one pass, no
+    checkpointing."""
     return GRPOConfig(
         output_dir=folder,
         use_cpu=True,
@@ -87,13 +87,13 @@ def arguments(settings: Settings, folder: str) -> GRPOConfig:
 
 
 def data(task: Task, settings: Settings) -> Dataset:
-    """The problems in the order in which all sides take them."""
+    """The problems in the order of all sides."""
     ids = np.concatenate(list(islice(problems(task, settings), STEPS)))
     return Dataset.from_dict({"prompt": task.chats(ids), "problem": ids})
 
 
 def reward_of(task: Task, settings: Settings, turns: Turns) -> Callable[..., list[float]]:
-    """The task's, as TRL calls it."""
+    """The task's reward in TRL's interface."""
 
     def reward(completions: list[Any], problem: list[int], **_: Any) -> list[float]:
         replies = [completion[0]["content"] for completion in completions]
@@ -105,7 +105,7 @@ def reward_of(task: Task, settings: Settings, turns: Turns) -> Callable[..., lis
 
 
 def reloaded(settings: Settings, lm: LanguageModel, folder: Path) -> PreTrainedModel:
-    """The model in TRL's precision, from a folder, since TRL reads its reference from the same."""
+    """The model in TRL's precision, from a folder that TRL also reads its reference from."""
     if settings.model == SMOLLM2:
         folder = converted(gguf_file(), cache_folder())
     else:
@@ -115,15 +115,15 @@ def reloaded(settings: Settings, lm: LanguageModel, folder: Path) -> PreTrainedM
 
 
 def optimizer(settings: Settings, model: PreTrainedModel) -> torch.optim.Optimizer | None:
-    """Ours, or None for TRL's own."""
+    """Our optimiser, or None for TRL's own."""
     if settings.precision != "same":
         return None
     return make_optimizer("adamw", model.parameters(), settings.learning_rate)
 
 
 def time_parts(trainer: GRPOTrainer, phases: Phases) -> None:
-    """Time its methods: all that makes completions out of prompts, scoring, and log-probabilities
-    without a gradient, which are the reference's; the policy's belong to the passes."""
+    """Time the trainer's methods: generation, scoring, and log-probabilities without a gradient
+    (the reference's). The policy's log-probabilities belong to the passes."""
 
     def timed(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""One process of ``memory.py``: trains a configuration for some iterations, and prints bytes.
+"""One process of ``memory.py``: trains a configuration for some iterations and prints bytes.
 
-    python benchmarks/_memory_run.py whole|first_use|counted       # the configuration on the input
+    python benchmarks/_memory_run.py whole|first_use|counted       # the configuration on stdin
 
-``whole`` is the run that is measured, with nothing of ours in it. ``first_use`` says what does not
-depend on the size of the batch, ``counted`` what is alive at the worst moment.
+``whole`` measures a run without instruments. ``first_use`` finds the memory that does not depend on
+the batch size, ``counted`` the live memory at the worst moment.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from grpo_bench.runs.job import make_model, nobody, task_of, warm_up
 from grpo_bench.training.baselines import actor_modules
 from grpo_bench.training.recorder import optimizers
 
-ITERATIONS = 8  # the heap has found its size; the optimiser has its state from the second on
-FEW = 16  # episodes of an iteration that is all but empty
-FOR_EVER = 10**9  # transitions: the iterations end it
+ITERATIONS = 8  # enough for the heap to settle; the optimiser has its state from the second on
+FEW = 16  # episodes of a nearly empty iteration
+FOR_EVER = 10**9  # transitions: the iterations end the training
 Bytes = dict[str, int]
 
 
 class Iterations(BaseCallback):
-    """Ends the learning after ``ITERATIONS``."""
+    """Ends training after ``ITERATIONS``."""
 
     begun = 0
 
@@ -54,10 +54,10 @@ class Iterations(BaseCallback):
 
 
 class Moments(Iterations):
-    """Says whose tensors are whose, and what moment it is.
+    """Labels tensors by component, and marks the moments of an iteration.
 
     Attributes:
-        arrays: bytes of the rollout that numpy holds, now.
+        arrays: bytes of the rollout in numpy arrays now.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Moments(Iterations):
         self.live = LiveBytes(component_of, self.no_tensors)
 
     def no_tensors(self) -> Bytes:
-        """What Python and numpy hold, but for what they held when the counting began."""
+        """Bytes that Python and numpy have allocated since the start of the count."""
         traced, _ = tracemalloc.get_traced_memory()
         return {"rollout": self.arrays, "objects": traced - self.arrays}
 
@@ -74,7 +74,7 @@ class Moments(Iterations):
         super()._on_rollout_start()
         if self.begun == 1:
             return
-        if self.begun == 2:  # now they are there
+        if self.begun == 2:  # now the optimisers have their state
             self.live.label(state_of(self.model), "optimizer")
         self._hold(getattr(self.model, "rollout_buffer", None))
         self.live.begin("rollout")
@@ -94,16 +94,16 @@ class Moments(Iterations):
 
 
 def whole(config: Config) -> Bytes:
-    """What was resident before the model was made, the peak, and what came to be mapped of files
-    (code of libraries) in between."""
+    """Resident bytes before the model was made, the peak, and the growth of mapped files (code of
+    libraries) in between."""
     start, files = resident_bytes(), file_bytes()
     learn(prepared(config), Iterations())
     return {"start": start, "peak": peak_resident_bytes(), "code": file_bytes() - files}
 
 
 def first_use(config: Config) -> Bytes:
-    """Private memory of the environment with its data; and what libraries take when they are first
-    used, as a run of a few episodes finds it, whose own tensors are taken off."""
+    """Private memory of the environment with its data, and memory that libraries take on first use:
+    that of a run of a few episodes without its own tensors."""
     before = private_bytes()
     env = make_env(config)
     environment = private_bytes() - before
@@ -120,10 +120,10 @@ def first_use(config: Config) -> Bytes:
 
 
 def counted(config: Config) -> dict[str, Any]:
-    """The moment at which most was alive, and what: tensors by component, the rollout, and other
-    arrays and objects of Python."""
+    """The moment with the most live memory, and its parts: tensors by component, the rollout, and
+    other arrays and Python objects."""
     env = make_env(config)
-    watched(with_few(config))  # what that leaves behind, ``first_use`` counts
+    watched(with_few(config))  # ``first_use`` counts what this leaves behind
     tracemalloc.start()
     peaks = watched(config)
     env.close()
@@ -132,7 +132,7 @@ def counted(config: Config) -> dict[str, Any]:
 
 
 def watched(config: Config) -> dict[str, Bytes]:
-    """What is alive at the worst point of each moment of a run."""
+    """Live bytes by component at the worst point of each moment of a run."""
     model, moments = prepared(config), Moments()
     label_networks(moments.live, model)
     with moments.live:
@@ -141,7 +141,7 @@ def watched(config: Config) -> dict[str, Bytes]:
 
 
 def prepared(config: Config) -> BaseAlgorithm:
-    """The model, where the task wants it warmed up."""
+    """The model, warmed up if the task has a warm-up."""
     torch.set_num_threads(config["threads"])
     model = make_model(config, "cpu")
     if config["env"]["warmup"] is not None:
@@ -150,7 +150,7 @@ def prepared(config: Config) -> BaseAlgorithm:
 
 
 def with_few(config: Config) -> Config:
-    """The same with iterations of ``FEW`` episodes, in one minibatch."""
+    """The configuration with iterations of ``FEW`` episodes in one minibatch."""
     train = config["env"]["train"] | {"episodes": FEW}
     algo = config["algo"] | {"minibatches": 1}
     if "group_size" in algo:
@@ -159,25 +159,25 @@ def with_few(config: Config) -> Config:
 
 
 def learn(model: BaseAlgorithm, callback: BaseCallback) -> None:
-    """Train until the callback ends it."""
+    """Train until the callback stops."""
     model.learn(FOR_EVER, callback, log_interval=None)  # type: ignore[arg-type]
 
 
 def make_env(config: Config) -> Any:
-    """The environment of a configuration with as many sub-environments as it trains on."""
+    """The environment of a configuration, with the sub-environments of its training."""
     env = config["env"]
     return gym.make_vec(env["id"], env["train"]["episodes"], **env["kwargs"])
 
 
 def component_of(tensor: Tensor) -> str | None:
-    """Of a new tensor; None if its memory is an array's of numpy, which tracemalloc counts."""
+    """The component of a new tensor; None if numpy owns its memory, which tracemalloc counts."""
     return "activations" if tensor.untyped_storage().resizable() else None
 
 
 def label_networks(live: LiveBytes, model: BaseAlgorithm) -> None:
-    """Say whose the weights are, and that their gradients are such when they come."""
+    """Label the weights, and the gradients when they appear."""
     policy, reference = model.policy, reference_of(model)
-    live.label(tensors_of(policy), "critic")  # what is not the actor's
+    live.label(tensors_of(policy), "critic")  # all that are not the actor's
     for module in actor_modules(policy).values():
         live.label(tensors_of(module), "policy")
     live.label([] if reference is None else tensors_of(reference), "reference")
@@ -193,18 +193,18 @@ def tensors_of(module: nn.Module) -> list[Tensor]:
 
 
 def reference_of(model: BaseAlgorithm) -> nn.Module | None:
-    """The frozen policy of a KL, if the algorithm has one."""
+    """The frozen reference policy of the KL, if any."""
     return getattr(model, "reference", None)
 
 
 def state_of(model: BaseAlgorithm) -> list[Tensor]:
-    """What the optimisers keep."""
+    """The tensors of the optimisers' state."""
     states = [state for each in optimizers(model) for state in each.state.values()]
     return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
 
 def optimizer_bytes_of(model: BaseAlgorithm) -> int:
-    """The bytes of that."""
+    """The bytes of the optimisers' state."""
     return sum(map(optimizer_bytes, optimizers(model)))
 
 
@@ -218,12 +218,12 @@ def leaves(values: dict[str, Any]) -> Iterator[Any]:
 
 
 def file_bytes() -> int:
-    """What is resident of mapped files: the code of libraries (RssFile of man 5 proc)."""
+    """Resident bytes of mapped files: the code of libraries (RssFile in man 5 proc)."""
     return int(psutil.Process().memory_info().shared)
 
 
 def private_bytes() -> int:
-    """What is resident and no file's."""
+    """Resident bytes that belong to no file."""
     info = psutil.Process().memory_info()
     return int(info.rss - info.shared)
 

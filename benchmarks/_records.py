@@ -1,4 +1,4 @@
-"""Any number of synthetic run records: the records code makes a few, the others are copies of these
+"""Any number of synthetic run records: a few are written as runs write them, the others are copies
 with other seeds and settings."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from grpo_bench.meter import provenance
 from grpo_bench.records import Run, claim, plan, read_manifest, run_folder
 
-ITERATIONS, PROBLEMS = 489, 4096  # of the default budget on vlm, and of a split of it
-TRANSITIONS = 2048  # of an iteration
+ITERATIONS, PROBLEMS = 489, 4096  # of the default budget on vlm, and of one of its splits
+TRANSITIONS = 2048  # per iteration
 ENVS, ALGOS = ("arithmetic", "format", "vlm"), ("dapo", "grpo", "ppo")
 KINDS = len(ENVS) * len(ALGOS)
 EACH_ITERATION = (
@@ -54,7 +54,7 @@ def make_records(folder: Path, n: int, seeds: int) -> None:
 
 def copy(original: Path, results: Path, configs: Iterable[dict[str, Any]]) -> None:
     """Copy the record of a finished run into ``results`` under other configurations. Its tables are
-    hard links, since writing a hundred thousand files takes long."""
+    hard links: writing a hundred thousand files takes long."""
     manifest = read_manifest(original)
     for config in configs:
         folder = run_folder(results, config)
@@ -75,7 +75,7 @@ def config(env: str, algo: str, seed: int, setting: int) -> dict[str, Any]:
 
 
 def fill(run: Run, rng: np.random.Generator) -> None:
-    """As many rows of random numbers as a run of the default budget on vlm writes: 489 iterations,
+    """Write random numbers in as many rows as a run of the default budget on vlm: 489 iterations,
     11 evaluations on validation and one on test."""
     for i in range(ITERATIONS + 1):
         moment = (i * TRANSITIONS, 16 * i, 0.02 * i, 10**8)
@@ -95,5 +95,5 @@ def _evaluate(run: Run, split: str, moment: Moment, rng: np.random.Generator) ->
 
 
 def _random(names: tuple[str, ...], rng: np.random.Generator) -> dict[str, float]:
-    """A number from 1 to 2 for each."""
+    """A random number from 1 to 2 for each name."""
     return dict(zip(names, (1 + rng.random(len(names))).tolist(), strict=True))

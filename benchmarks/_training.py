@@ -32,16 +32,16 @@ from grpo_bench.training.networks import policy_kwargs
 
 GROUP_SIZE = 8
 LEARNING_RATE = 3e-4  # SB3's default; the speed does not depend on it
-FOR_EVER = 10**9  # transitions: the stopwatch ends it
+FOR_EVER = 10**9  # transitions: the stopwatch ends the training
 
 
 @dataclass(frozen=True)
 class Task:
-    """An environment and the network that learns on it.
+    """An environment and a network to train on it.
 
     Attributes:
-        steps: vector steps of an iteration, for PPO: about the length of an episode, so that an
-            iteration of GRPO (episodes) has about as many transitions.
+        steps: vector steps of an iteration of PPO: about the length of an episode, so an iteration
+            of GRPO (whole episodes) has about the same number of transitions.
     """
 
     env_id: str
@@ -85,7 +85,7 @@ def make_grpo(
     turn: int,
     group_size: int = GROUP_SIZE,
 ) -> GRPO:
-    """GRPO with all episodes of an iteration side by side."""
+    """GRPO with all episodes of an iteration in parallel."""
     episodes = transitions // task.steps
     env = gym.make_vec(task.env_id, num_envs=episodes, autoreset_mode=AutoresetMode.DISABLED)
     return GRPO(
@@ -105,7 +105,7 @@ def make_grpo(
 def make_ppo(
     task: Task, schedule: Schedule, transitions: int, critic: str, dummies: int | None, turn: int
 ) -> BaseAlgorithm:
-    """PPO on as many sub-environments as GRPO, or on SB3's ``DummyVecEnv`` of ``dummies``."""
+    """PPO with as many sub-environments as GRPO, or with SB3's ``DummyVecEnv`` of ``dummies``."""
     n_envs = dummies or transitions // task.steps
     if dummies is None:
         env: VecEnv = VectorEnvAdapter(gym.make_vec(task.env_id, num_envs=n_envs))
@@ -139,14 +139,14 @@ class Speed(NamedTuple):
     """One measurement: transitions per second, and shares of the time that add up to 1."""
 
     rate: float
-    rollout: float  # playing
-    buffer: float  # turning rollouts into the update's input
+    rollout: float
+    buffer: float  # making the update's input from rollouts
     update: float  # the rest
 
 
 class Stopwatch(BaseCallback):
-    """Times the phases of all iterations but the first, and keeps GRPO's last rollout. It ends the
-    training at the first rollout that begins ``seconds`` after the second one."""
+    """Times the phases of all iterations except the first, and keeps GRPO's last rollout. Ends
+    training at the first rollout that begins at least ``seconds`` after the second one."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Stopwatch(BaseCallback):
         self._phase.enter_context(self.phases("update"))
 
     def speed(self) -> Speed:
-        """Of all whole iterations but the first."""
+        """The speed of all whole iterations except the first."""
         (start, before), (end, after) = self.begins[1], self.begins[-1]
         rollout, buffer = (self.whole[name] / (end - start) for name in ("rollout", "buffer"))
         return Speed((after - before) / (end - start), rollout, buffer, 1 - rollout - buffer)
@@ -191,8 +191,8 @@ def learning(make: Callable[[int], BaseAlgorithm], seconds: float, turn: int) ->
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Turn off Python's garbage collector, as ``timeit`` does. SB3 makes a dict for each
-    sub-environment and step. So many objects trigger a full collection of the 300,000 objects of
-    all imported modules: 160 ms in one short measurement, and none in the next."""
+    sub-environment and step, which triggers full collections of the 300,000 objects of all imported
+    modules: 160 ms in one short measurement, nothing in the next."""
     gc.disable()
     try:
         yield
@@ -237,8 +237,8 @@ def buffer_timed(phases: Phases) -> Iterator[None]:
 
 
 def batches_of(rollout: Rollout, schedule: Schedule, per_problem: bool) -> list[TensorObs]:
-    """The observations of each minibatch: one per transition, as in PPO, or each distinct one once,
-    since the members of a group share their first observation."""
+    """The observations of each minibatch: one per transition, as in PPO, or each distinct one once:
+    the members of a group share their first observation."""
     batches = []
     for rows, mask in zip(
         rollout.rows.chunk(schedule.n_minibatches),
@@ -251,7 +251,7 @@ def batches_of(rollout: Rollout, schedule: Schedule, per_problem: bool) -> list[
 
 
 def together_of(rollout: Rollout, per_problem: bool) -> TensorObs:
-    """The observations of the whole rollout, likewise."""
+    """The observations of the whole rollout, in the same way."""
     if per_problem:
         return rollout.observations
     return take(rollout.observations, rollout.rows[rollout.mask])

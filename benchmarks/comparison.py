@@ -1,9 +1,9 @@
-"""The default comparison and its tables, by this checkout and by another commit: how long each
-takes, and whether both give the same results.
+"""The default comparison and its tables with this checkout and with another commit: how long each
+takes, and whether the results agree.
 
     python benchmarks/comparison.py --before REV --repeats 5 --out results/benchmarks
 
-Each turn runs ``python -m grpo_bench.run -m seed=1,2,3`` from start to end with both. The other
+Each turn runs ``python -m grpo_bench.run -m seed=1,2,3`` with both, from start to end. The other
 commit is checked out into a temporary worktree.
 """
 
@@ -53,7 +53,7 @@ class Sweep(NamedTuple):
     """Times and results of a sweep."""
 
     seconds: float  # of the whole command
-    training: float  # share of its cores' time that runs spent in rollouts and updates
+    training: float  # share of the cores' time spent in rollouts and updates
     success: pd.Series  # on the test split, by env, algo and seed
 
 
@@ -62,7 +62,7 @@ def checked_out(revision: str) -> Iterator[Path]:
     """A folder with that commit, compiled like an installation.
 
     Raises:
-        SystemExit: there is no such commit; with git's message.
+        SystemExit: the commit does not exist; with git's message.
     """
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
@@ -86,7 +86,7 @@ def run_sweep(tree: Path, sweep: Sequence[str], turn: int) -> Sweep:
         RuntimeError: a run failed, or its record cannot be read.
     """
     progress(f"turn {turn + 1}, {'this tree' if tree == ROOT else 'before'}")
-    if (tree / "conf" / "tuned").exists():  # an older commit has nothing tuned
+    if (tree / "conf" / "tuned").exists():  # older commits have no tuned settings
         sweep = [*sweep, "tuned=none"]
     path = os.pathsep.join(map(str, (tree, tree / "envs")))
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ def found(results: Results, seconds: float) -> tuple[float, pd.Series]:
 
 
 def seconds_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> Table:
-    """Seconds of each, and the share of training in them."""
+    """Seconds of both, and their share of training."""
     table = Table(
         caption="The default comparison and its tables",
         labels=("code",),
@@ -139,9 +139,9 @@ def seconds_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> 
 
 
 def results_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> Table:
-    """Success of each, and the difference."""
+    """Success of both, and the difference."""
     table = Table(
-        caption="What the default comparison finds",
+        caption="Results of the default comparison",
         labels=CELL,
         columns=[
             Column(before, "before", share, interval=True, share=True),
@@ -169,7 +169,7 @@ def results_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> 
 def main(arguments: list[str] | None = None) -> None:
     command = parser(__doc__)
     command.add_argument("--before", required=True, help="the other commit")
-    command.add_argument("--sweep", nargs="+", default=["seed=1,2,3"], help="what is swept")
+    command.add_argument("--sweep", nargs="+", default=["seed=1,2,3"], help="its arguments")
     options = command.parse_args(arguments)
     with checked_out(options.before) as tree:
         trees = {options.before: tree, THIS: ROOT}

@@ -1,11 +1,11 @@
-"""What PPO's critic takes of its time on small networks, and so what leaving it out can gain.
+"""The critic's share of PPO's time on small networks, and so the most that leaving it out can gain.
 
     python benchmarks/critic_share.py --repeats 5 --out results/benchmarks
 
 All algorithms use the settings of ``python -m grpo_bench.run`` and start from untrained weights.
 ``ppo, critic left out`` is PPO with values of 0 instead of a critic's network: it is 1 / (1 - c)
-times as fast as PPO, where c is the critic's share of PPO's seconds. Whatever GRPO gains beyond
-that has other reasons than the missing critic.
+times as fast as PPO, where c is the critic's share of PPO's seconds. Any gain of GRPO beyond that
+has other causes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ENVS = ("vlm", "arithmetic", "format")
 PPO, LEFT_OUT = "ppo", "ppo, critic left out"
 ROWS = {PPO: "ppo", LEFT_OUT: "ppo", "ppo_shared": "ppo_shared", "grpo": "grpo"}
 READING = (
-    "Transitions per second of learning: median of {repeats} turns and [smallest, largest]. Ratio: "
-    "this over ppo, of the same turn: median and [smallest, largest], and geometric mean [95 %, "
-    "t]. Critic share c: 1 - 1 / ratio of the row with the critic left out; bound: 1 / (1 - c), "
-    "that ratio."
+    "Transitions per second of training: median and [smallest, largest] of {repeats} turns. Ratio: "
+    "this over ppo in the same turn: median and [smallest, largest], and geometric mean [95 %, t]. "
+    "Critic share c: 1 - 1 / ratio of the row with the critic left out. Bound: that ratio, "
+    "1 / (1 - c)."
 )
 
 
 class WithoutCritic(ActorCriticPolicy):
-    """SB3's actor-critic with values of 0: it never calls the critic's network."""
+    """SB3's actor-critic with values of 0; it never calls the critic's network."""
 
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Actions (n, ...), values (n, 1) and log-probabilities (n,)."""
@@ -64,7 +64,7 @@ class WithoutCritic(ActorCriticPolicy):
 
 
 def make(config: Config, left_out: bool, turn: int) -> BaseAlgorithm:
-    """A model whose seed is the turn, with or without its critic."""
+    """A model with the turn as its seed, with or without its critic."""
     model = make_model({**config, "seed": turn}, "cpu")
     if left_out:
         kind = type(model.policy)
@@ -82,7 +82,7 @@ def subjects(env: str, seconds: float) -> dict[str, Callable[[int], Speed]]:
 
 
 def compare(table: Table, env: str, speeds: dict[str, list[Speed]]) -> None:
-    """The rows of an environment."""
+    """Add the rows of an environment."""
     rates = {row: [speed.rate for speed in turns] for row, turns in speeds.items()}
     bound = ratio(rates[LEFT_OUT], rates[PPO])["ratio"]
     for row in rates:
@@ -96,11 +96,11 @@ def compare(table: Table, env: str, speeds: dict[str, list[Speed]]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     command = parser(__doc__)
     command.add_argument("--envs", nargs="+", choices=ENVS, default=[*ENVS])
-    command.add_argument("--seconds", type=float, default=2.0, help="of each measurement, at least")
+    command.add_argument("--seconds", type=float, default=2.0, help="minimum of a measurement")
     options = command.parse_args(arguments)
     torch.set_num_threads(1)
     table = Table(
-        caption="What PPO's critic takes of its time on small networks",
+        caption="The critic's share of PPO's time on small networks",
         labels=("env", "algorithm"),
         columns=[
             Column("transitions/s", "rate", significant, interval=True),

@@ -1,10 +1,10 @@
 """Speed of the environments: the native vector environment against SyncVectorEnv, AsyncVectorEnv,
-SB3's DummyVecEnv, the torch view where there is one, and the floor: the least work of any step.
+SB3's DummyVecEnv, the torch view if there is one, and the floor, the least work of any step.
 
     python benchmarks/env_speed.py --repeats 5 --out results/benchmarks
 
-All take random actions and restart episodes within the step that ends them (SAME_STEP: under
-NEXT_STEP every second step of a one-step task is idle).
+All take random actions and restart episodes within the step that ends them (SAME_STEP; with
+NEXT_STEP every second step of a one-step task would be idle).
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ SIZES = (1, 16, 64, 256, 1024, 8192, 65536)
 NATIVE, SYNC = "native", "SyncVectorEnv"
 DRAW, NEXT = "floor: drawing the problems", "floor: copying the next observations"
 COPY, BOTH = "floor: copying the observations", "floor: drawing and copying"
-JUDGED = 1024  # the number of sub-environments of which there are targets
+JUDGED = 1024  # sub-environments: the targets are for this number
 FLOOR = (
-    "The floor has random actions, and of the environment nothing but what any implementation "
-    "hands over: the problems of the episodes that start are drawn (task.sample), and from where "
-    "they lie fresh arrays are filled with the observations (task.observe): the next one of every "
-    "sub-environment, and the last one of each episode that ends. A task of one step has two for "
-    "each transition."
+    "The floor takes random actions and does only what every implementation must do: it draws the "
+    "problems of new episodes (task.sample) and fills new arrays with observations (task.observe), "
+    "the next one of every sub-environment and the last one of each episode that ends. A task of "
+    "one step has two observations for each transition."
 )
 
 Rate = Callable[[int], float]
@@ -100,12 +99,12 @@ def subjects(
     return found
 
 
-# -- what is measured -----------------------------------------------------------------------------
+# -- measurements ---------------------------------------------------------------------------------
 
 
 def stepping_scalar(env: gym.Env[Any, Any], seconds: float, turn: int) -> float:
     """Transitions per second of a scalar environment, by Gymnasium's own benchmark."""
-    return benchmark_step(env, seconds, turn)  # type: ignore[arg-type]  # floats do as well
+    return benchmark_step(env, seconds, turn)  # type: ignore[arg-type]  # floats work too
 
 
 def stepping_vector(env: VectorEnv[Any, Any, Any], seconds: float, turn: int) -> float:
@@ -114,7 +113,7 @@ def stepping_vector(env: VectorEnv[Any, Any, Any], seconds: float, turn: int) ->
 
 
 def stepping_sb3(env: VecEnv, seconds: float, turn: int) -> float:
-    """Transitions per second of an SB3 VecEnv: Gymnasium's benchmark, for the other interface."""
+    """Transitions per second of an SB3 VecEnv: Gymnasium's benchmark for SB3's interface."""
     env.seed(turn)
     env.reset()
     batched = gym.vector.utils.batch_space(env.action_space, env.num_envs)
@@ -124,7 +123,7 @@ def stepping_sb3(env: VecEnv, seconds: float, turn: int) -> float:
 
 def stepping_torch(env: Any, seconds: float, turn: int) -> float:
     """Transitions per second of the torch view, with random actions from its device. It waits for
-    the device after every 20 steps, not after each."""
+    the device only after every 20 steps."""
     env.reset(seed=turn)
     n_actions, per_wait = int(env.single_action_space.n), 20
 
@@ -137,11 +136,11 @@ def stepping_torch(env: Any, seconds: float, turn: int) -> float:
 
 
 def floor(task: Task, n: int) -> dict[str, Callable[[], object]]:
-    """One step of n sub-environments with random actions, reduced to the parts in ``FLOOR``. As
-    many episodes start and end as under random actions on average."""
+    """One step of n sub-environments with random actions, reduced to the parts in ``FLOOR``. On
+    average as many episodes start and end as with random actions."""
     rng = np.random.default_rng(0)
     actions = gym.vector.utils.batch_space(task.action_space, n)
-    # several states, so that a step does not find its data in the cache
+    # several states, so that a step's data are not in the cache
     states = cycle([task.start(task.sample(rng, n, "train")) for _ in range(4)])
     ending = cycle(rng.binomial(n, 1 / episode_length(task), size=256).tolist())
 
@@ -200,7 +199,7 @@ def verdicts(env_id: str, rates: Mapping[str, Sequence[float]]) -> list[Target]:
     steps = verdict(f"{what}, {NATIVE}, token steps/s", absolute, at_least=1e6, name="rate")
     return [
         verdict(f"{what}, {NATIVE} / {SYNC}", over[SYNC], at_least=10.0),
-        replace(steps, note="no ratio, so of this machine only, in [smallest, largest] turn"),
+        replace(steps, note="not a ratio: this machine only, [smallest, largest] turn"),
     ]
 
 
@@ -208,7 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
     command = parser(__doc__)
     command.add_argument("--ids", nargs="+", default=IDS, help="environments")
     command.add_argument("--sizes", nargs="+", type=int, default=SIZES, metavar="N")
-    command.add_argument("--most", type=int, default=1024, help="sub-environments but native ones")
+    command.add_argument("--most", type=int, default=1024, help="largest size except native ones")
     command.add_argument("--most-processes", type=int, default=64, help="of AsyncVectorEnv")
     command.add_argument("--seconds", type=float, default=0.2, help="of each measurement")
     options = command.parse_args(arguments)

@@ -1,7 +1,7 @@
 """Everything that needs a CUDA card, in less than 8 minutes: the tests marked ``gpu``, and the GPU
 rows of the tables of memory, of speed and of the 16 GB claim.
 
-    make gpu                          # in an environment of its own, made before the clock starts
+    make gpu                          # makes its own Python environment before the clock starts
     python benchmarks/gpu.py --dry-run
 
 Each part has a time limit. If a part fails or runs out of time, the others still run, its files
@@ -37,8 +37,8 @@ class Part:
     """One command.
 
     Attributes:
-        command: what follows ``python``; ``{out}`` in it is the folder of the results.
-        limit: seconds after which it is stopped.
+        command: the arguments of ``python``; ``{out}`` is the folder of the results.
+        limit: seconds until it is stopped.
     """
 
     name: str
@@ -57,13 +57,13 @@ class Ended:
 
 
 def sweep(results: str, *settings: str) -> tuple[str, ...]:
-    """A sweep on the card, one run at a time, whose records and tables go to a folder."""
+    """A sweep on the card, one run at a time, with records and tables in a folder."""
     place = ("device=cuda", "hydra.launcher.n_jobs=1", f"results={{out}}/{results}")
     return ("-m", "grpo_bench.run", "-m", "seed=1", *settings, *place)
 
 
 def memory(model: str) -> tuple[str, ...]:
-    """The rows of a model in the table of memory; what is there after the limit stays."""
+    """The rows of a model in the table of memory; rows finished before the limit are kept."""
     place = ("--device", "cuda", "--memory", "16GiB", "--out", "{out}")
     return ("benchmarks/lm_memory.py", "--models", model, *place)
 
@@ -72,11 +72,11 @@ PARTS = (
     Part("tests", "tests marked gpu", ("-m", "pytest", "-m", "gpu"), 80),
     Part(
         "sixteen",
-        "1B within 16 GB, which is all that the allocator may have: bytes by component, predicted",
+        "1B within 16 GB, the limit of the allocator: bytes by component, predicted",
         memory("1b"),
         120,
     ),
-    Part("memory", "the same of 135M", memory("135m"), 120),
+    Part("memory", "the same for 135M", memory("135m"), 120),
     Part(
         "speed",
         "seconds of a step by phase, GRPO and PPO with each critic, 135M",
@@ -93,12 +93,12 @@ PARTS = (
 
 
 def run_part(part: Part, out: Path) -> Ended:
-    """Run a part until it ends or reaches its limit; its output goes into ``out/NAME.log``."""
+    """Run a part until it ends or reaches its limit; its output goes to ``out/NAME.log``."""
     command = [sys.executable, *(word.format(out=out) for word in part.command)]
     print(f"== {part.name}: {part.what} (at most {part.limit} s)", flush=True)
     began = time.perf_counter()
     with (out / f"{part.name}.log").open("w", encoding="utf-8") as log:
-        # in a session of its own, so that ``stop`` also ends the processes that it starts
+        # in its own session, so that ``stop`` also ends the processes that it starts
         running = subprocess.Popen(
             command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -123,7 +123,7 @@ def stop(running: subprocess.Popen[bytes]) -> None:
 
 
 def plan(parts: Sequence[Part]) -> str:
-    """The commands, one part a line."""
+    """The commands, one line per part."""
     lines = [f"{part.limit:4} s  {part.name}: python {' '.join(part.command)}" for part in parts]
     return "\n".join([*lines, f"{sum(part.limit for part in parts):4} s  at most"])
 

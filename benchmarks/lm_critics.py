@@ -29,11 +29,11 @@ ALGOS = {
     "ppo_lora": "lm/ppo_lora",
 }
 READING = (
-    "Seconds of an iteration: median of the turns and [smallest, largest]. Critic: its values, its "
-    "loss and its step; a shared critic learns in the policy's update, so only its values are "
-    "counted there. Share: the critic's part of the iteration, c; without it the same work takes 1 "
-    "- c, so 1 / (1 - c) bounds what doing without it can win. Ratio: of seconds, this over "
-    "GRPO's, of the same turn: median and [smallest, largest], and geometric mean [95 %, t]."
+    "Seconds of an iteration: median and [smallest, largest] of the turns. Critic: its values, its "
+    "loss and its step; a shared critic is trained in the policy's update, so only its values "
+    "count. Share: the critic's part c of the iteration; without it the same work takes 1 - c, so "
+    "1 / (1 - c) bounds the gain. Ratio: seconds over GRPO's in the same turn: median and "
+    "[smallest, largest], and geometric mean [95 %, t]."
 )
 
 
@@ -74,7 +74,7 @@ def critics_table(model: str, repeats: int) -> Table:
     for algo in ALGOS:
         progress(algo)
         subjects[algo] = iteration(algo, model)
-        subjects[algo](-1)  # not counted: the optimiser makes its state
+        subjects[algo](-1)  # warm-up: the optimiser makes its state
     found = interleaved(subjects, repeats)
     whole = {algo: [turn["whole"] for turn in turns] for algo, turns in found.items()}
     for algo, turns in found.items():

@@ -38,10 +38,10 @@ LABELS = ("model", "trained", "algo", "lengths", "limit", "device")
 READING = (
     "Lengths: problems × completions of each × most new tokens. Predicted and its parts: the worst "
     "moment of a step as planned, in GiB. Measured: the peak of a fresh process (VmHWM; on a card "
-    "of its allocator) over two iterations. A process that does not fit was refused memory beyond "
-    "the limit. Seconds: of the second iteration, one thread."
+    "its allocator's) over two iterations. Does not fit: the process needed more than the limit. "
+    "Seconds: of the second iteration, one thread."
 )
-GROUPS = {"ppo_lora": "lm/ppo_lora"}  # the choices of conf/algo that are called otherwise
+GROUPS = {"ppo_lora": "lm/ppo_lora"}  # names in conf/algo that differ from ours
 ALGOS = ("grpo", "ppo", "ppo_shared", "ppo_lora")
 WHOLE, LORA = "all weights", "LoRA 16"
 TRAINED = {
@@ -52,7 +52,7 @@ TRAINED = {
     f"{WHOLE}, 16-bit AdamW": ("model.optimizer=adamw_plain", "model.gradient_checkpointing=true"),
 }
 KL = ("algo.kl=k3", "+algo.kl_coef=0.04")
-MAX_TOKENS = 1024  # of a micro-batch, or of one group where that is longer
+MAX_TOKENS = 1024  # of a micro-batch, or of one group if that is longer
 
 
 class Row(NamedTuple):
@@ -66,7 +66,7 @@ class Row(NamedTuple):
     tokens: int = 16
 
     def config(self) -> Config:
-        """What ``python -m grpo_bench.run`` would run."""
+        """The configuration of ``python -m grpo_bench.run``."""
         algo, _, reference = self.algo.partition(" + ")
         overrides = [
             *(
@@ -137,7 +137,7 @@ def check_limit(limit: int) -> None:
 
 @cache
 def process_of(algo: str) -> int:
-    """Bytes of a process without its tensors, which do not depend on the size of the model."""
+    """Bytes of a process without its tensors; they do not depend on the size of the model."""
     return process_bytes(Row("tiny", LORA, algo).config())
 
 
@@ -207,7 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--memory", default="16GiB", help="limit of a process (%(default)s)")
     command.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
     command.add_argument("--again", action="store_true", help="measure existing rows again")
-    command.add_argument("--quick", action="store_true", help="the tiny model alone")
+    command.add_argument("--quick", action="store_true", help="only the tiny model")
     command.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="folder")
     options = command.parse_args(arguments)
     try:

@@ -1,12 +1,12 @@
 """A step of GRPO on a language model: TRL's GRPOTrainer, ours, and the floors.
 
     python benchmarks/lm_step.py --repeats 5 --out results/benchmarks
-    python benchmarks/lm_step.py --curves       # whether both learn the same
+    python benchmarks/lm_step.py --curves       # do both learn the same?
     python benchmarks/lm_step.py --quick        # a random model, to try it out
 
-Both take the same prompts, group size, new tokens, temperature, loss, bfloat16 arithmetic and one
-gradient step on all completions in one pass. Each lives in a process of its own, and they take
-their steps in turns. Without TRL, only ours and the floors are measured.
+Both use the same prompts, group size, new tokens, temperature, loss and bfloat16 arithmetic, and
+take one gradient step on all completions in one pass. Each runs in its own process; their steps
+alternate. Without TRL, only ours and the floors are measured.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from grpo_bench.stats import mean_interval, paired_difference_interval
 
 OURS, FLOOR = "ours", "floor"
 ROWS = "floor, with as many rows as completions"
-FASTER, PEAK = 3.0, 0.7  # than TRL, and of TRL's peak, at the same precision
-GENERATION, PASSES = 2.5, 1.6  # times their floors
+FASTER, PEAK = 3.0, 0.7  # targets at TRL's precision: times its speed, times its peak
+GENERATION, PASSES = 2.5, 1.6  # targets: times their floors
 TIMES = ("generation", "scoring", "logprobs", "passes", "optimizer")  # in the order of a step
-BETAS = (0.0, 0.04)  # DeepSeekMath's
-BLOCK = 10  # steps of the curves that are averaged
+BETAS = (0.0, 0.04)  # the second is DeepSeekMath's
+BLOCK = 10  # steps that are averaged in the curves
 CURVES = (
-    "Mean reward of the steps of a block: mean over {repeats} seeds with its 95 % interval "
-    "(Student's t). The difference is taken seed by seed. Both start from the same model, with the "
-    "same problems in the same order; what they sample differs."
+    "Mean reward in a block of steps: mean over {repeats} seeds with its 95 % interval (Student's "
+    "t). The difference is taken seed by seed. Both start from the same model and take the same "
+    "problems in the same order; their samples differ."
 )
 
 
@@ -53,7 +53,7 @@ def measured(
     with ExitStack() as running:
         sides = {name: running.enter_context(side(*what)) for name, what in chosen.items()}
         for take in sides.values():
-            take(1)  # waits until it has loaded: no side loads while another is timed
+            take(1)  # wait until it has loaded: no side loads while another is timed
         return interleaved({name: taking(take, steps) for name, take in sides.items()}, repeats)
 
 
@@ -103,7 +103,7 @@ def title(name: str) -> str:
 
 
 def trl_note() -> str:
-    """The version of TRL."""
+    """The version of TRL, or how to install it."""
     if find_spec("trl"):
         return f"TRL {version('trl')}"
     return "TRL is not installed: pip install 'trl==1.16.*'"
@@ -174,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
     command = parser(__doc__)
     command.add_argument("--quick", action="store_true", help="a tiny random model")
     command.add_argument("--curves", action="store_true", help="learning instead of speed")
-    command.add_argument("--steps", type=int, default=1, help="of each side in a turn")
+    command.add_argument("--steps", type=int, default=1, help="of each side per turn")
     command.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
     command.add_argument(
         "--precisions", nargs="+", choices=PRECISIONS, default=["same", "autocast"], help="TRL's"

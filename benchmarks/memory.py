@@ -1,13 +1,12 @@
-"""Memory of training by component, held against the peak that a fresh process shows.
+"""Memory of training by component, compared with the peak of a fresh process.
 
     python benchmarks/memory.py --repeats 3 --out results/reference
 
-A row is one algorithm on one environment, as ``python -m grpo_bench.run`` trains it, for some
-iterations. Its components are obtained each on its own, in processes that see nothing of the peak
-(``_memory_run.py``); none is what the others leave of it. So their sum can be wrong, and the table
-says by how much.
+A row is one algorithm on one environment, trained for some iterations as in
+``python -m grpo_bench.run``. Each component is measured by itself (``_memory_run.py``), none as the
+rest of the peak. So their sum can be wrong, and the table shows the error.
 
-The meter is tried first: ``grpo_bench.meter.self_test``.
+``grpo_bench.meter.self_test`` checks the meter first.
 """
 
 from __future__ import annotations
@@ -33,22 +32,21 @@ from grpo_bench.report.text.writers import Column
 
 ENVS = ("vlm", "arithmetic", "format")
 ALGOS = ("grpo", "grpo_paper", "ppo", "ppo_shared")
-WITHIN = 5.0  # per cent of the peak that the sum may be off
+WITHIN = 5.0  # per cent of the peak: largest error of the sum
 MB = 1e6
-# glibc gives back at once what is freed: blocks of 64 KiB have a mapping each, and the heap is cut
+# glibc returns freed memory at once: blocks from 64 KiB get their own mapping, the heap is trimmed
 STRICT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 RUN = Path(__file__).with_name("_memory_run.py")
 READING = (
-    "MB (10^6 bytes), medians of {repeats} turns; each process is a fresh one and takes 8 "
+    "MB (10^6 bytes), medians of {repeats} turns. Each process is fresh and trains for 8 "
     "iterations on one thread, without evaluations. Measured: its VmHWM, and [smallest, largest]. "
-    "Sum: of the components at the moment of the peak, none of which is what the others leave of "
-    "it; error: of the sum, in % of measured. Growth: measured less interpreter; explained: the % "
-    "of it that the sum has."
+    "Sum: the components at the moment of the peak, each measured by itself. Error: of the sum, in "
+    "% of measured. Growth: measured minus interpreter. Explained: the sum's % of the growth."
 )
 
 
 def process(kind: str, config: Config, variables: Mapping[str, str] = STRICT) -> dict[str, Any]:
-    """What a fresh process of ``_memory_run.py`` says."""
+    """Run ``_memory_run.py`` in a fresh process and return its numbers."""
     environment = {name: text for name, text in os.environ.items() if name not in STRICT}
     command = [sys.executable, str(RUN), kind]
     text = json.dumps(config)
@@ -77,7 +75,7 @@ def measure(config: Config, turn: int) -> dict[str, Any]:
 
 
 def row_of(labels: Mapping[str, str], turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A row of the table, of its turns."""
+    """A row of the table from its turns."""
     parts = {n: float(np.median([t[n] for t in turns])) for n in PARTS if n in turns[0]}
     peaks = spread("measured", (turn["measured"] for turn in turns))
     total = float(np.median([turn["total"] for turn in turns]))
@@ -95,7 +93,7 @@ def row_of(labels: Mapping[str, str], turns: Sequence[Mapping[str, Any]]) -> dic
 
 
 def table_of(rows: list[dict[str, Any]], repeats: int) -> Table:
-    """All rows, and whether the sums came near enough."""
+    """The table, with a target for the error of the sums."""
     megabytes = in_units(MB)
     table = Table(
         caption="Memory of training small networks by component, MB",
@@ -120,7 +118,7 @@ def table_of(rows: list[dict[str, Any]], repeats: int) -> Table:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Try the meter, measure all rows in turns, and write the table."""
+    """Check the meter, measure all rows, and write the table."""
     command = parser(__doc__)
     command.add_argument("--envs", nargs="+", choices=ENVS, default=ENVS)
     command.add_argument("--algos", nargs="+", choices=ALGOS, default=ALGOS)
@@ -138,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
             for algo in options.algos:
                 config = composed(f"env={env}", f"algo={algo}", f"results={results}")
                 if config["env"]["warmup"] is not None:
-                    make_warmup(config)  # so that no process which is looked at makes it
+                    make_warmup(config)  # here, so that no measured process makes it
                 subjects[f"{env} {algo}"] = partial(measure, config)
         found = interleaved(subjects, options.repeats)
     rows = []

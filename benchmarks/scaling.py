@@ -3,8 +3,8 @@
     python benchmarks/scaling.py --repeats 5 --out results/benchmarks
 
 The exponent is the slope of log cost on log size: 1 if twice the size costs twice as much. Fixed
-costs make small sizes flat, so the slope is fitted to the upper half of the sizes; the table also
-has the slope between the two largest. Every turn measures all sizes and gives both.
+costs flatten the curve at small sizes, so the slope is fitted to the upper half of the sizes; the
+table also has the slope between the two largest. Every turn measures all sizes and gives both.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from grpo_bench.runs.sweep import run_all
 from grpo_bench.tables import write_tables
 
 SCHEDULE = SCHEDULES["middle"]
-GROUP_SIZE = 8  # where it does not grow
-PROBLEMS, TRANSITIONS = 64, 2048  # of an iteration, where the group grows
-WIDTH_TRANSITIONS = 256  # of an iteration, where the network grows
+GROUP_SIZE = 8  # unless it grows
+PROBLEMS, TRANSITIONS = 64, 2048  # of an iteration when the group grows
+WIDTH_TRANSITIONS = 256  # of an iteration when the network grows
 WIDTHS = {"vlm": (32, 64, 128, 256, 512, 1024), "arithmetic": (32, 64, 128, 256)}
 # One iteration and its evaluations: the fixed cost of a run.
 SMALLEST = [
@@ -55,7 +55,7 @@ SECONDS_LIMIT, MEMORY_LIMIT = 10.0, 1000.0  # s and MB, of the tables of 10,000 
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds of a call, whose output is dropped."""
+    """Seconds of a call; its output is discarded."""
     start = time.perf_counter()
     with redirect_stdout(io.StringIO()):
         call()
@@ -90,13 +90,13 @@ class Iteration(NamedTuple):
 
 
 def grpo(task: Task, transitions: int, group_size: int = GROUP_SIZE) -> Iteration:
-    """All episodes of an iteration side by side."""
+    """GRPO with all episodes of an iteration in parallel."""
     make = partial(make_grpo, task, SCHEDULE, transitions, group_size=group_size)
     return Iteration(transitions, make)
 
 
 def ppo(task: Task, transitions: int) -> Iteration:
-    """The same, with a separate critic as large as the actor."""
+    """PPO with a separate critic as large as the actor."""
     return Iteration(transitions, partial(make_ppo, task, SCHEDULE, transitions, "separate", None))
 
 
@@ -165,10 +165,10 @@ def configs(n: int, results: Path) -> list[Config]:
 
 
 def sweeps(scratch: Path) -> Iterator[Growth]:
-    """Sweeps of growing numbers of runs, one at a time: of small runs, and of finished ones."""
+    """Sweeps of growing numbers of runs, one at a time: small runs, and finished runs."""
     first = scratch / "first"
     (config,) = configs(1, first)
-    timed(partial(run_all, [config], n_jobs=1))  # starts the fork server, too
+    timed(partial(run_all, [config], n_jobs=1))  # also starts the fork server
 
     def fresh_runs(n: int, turn: int) -> float:
         runs = configs(n, scratch / f"turn-{turn}" / f"{n}")
@@ -239,7 +239,7 @@ class TablesOfRecords:
         ]
 
     def footnote(self) -> str:
-        """The time for the largest number of records over that of reading their bytes."""
+        """The time for the largest number of records over the time to read their bytes."""
         n, processes = max(self.processes.items())
         against = ratio([process.seconds for process in processes], self.readings[n])
         low, high = significant(against["ratio_low"]), significant(against["ratio_high"])
@@ -252,19 +252,19 @@ class TablesOfRecords:
 # -- the table ------------------------------------------------------------------------------------
 
 READING = (
-    "ms at the largest: median and [smallest, largest] of {repeats} turns. Exponents, one a turn: "
-    "mean and 95 % interval (Student's t), over the upper half of the sizes, and between the two "
-    f"largest. No worse than linear: yes if the whole interval is at most {LINEAR}, no if none of "
-    "it is; data that outgrow a cache cost more than 1. The operations of a network grow with "
-    "its parameters, that is with the square of its width."
+    "ms at the largest: median and [smallest, largest] of {repeats} turns. Exponents, one per "
+    "turn: mean and 95 % interval (Student's t), over the upper half of the sizes, and between the "
+    f"two largest. No worse than linear: yes if the whole interval is at most {LINEAR}, no if no "
+    "part of it is; data that outgrow a cache have an exponent above 1. The operations of a "
+    "network grow with its parameters, that is, with the square of its width."
 )
 
 
 def main(arguments: list[str] | None = None) -> None:
     command = parser(__doc__)
     command.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    command.add_argument("--smallest", type=int, help="only so many sizes of each; 3 or more")
-    command.add_argument("--seconds", type=float, default=0.1, help="of each measurement, at least")
+    command.add_argument("--smallest", type=int, help="only this many sizes of each; at least 3")
+    command.add_argument("--seconds", type=float, default=0.1, help="minimum of a measurement")
     options = command.parse_args(arguments)
     torch.set_num_threads(1)
     table = Table("How cost grows", LABELS, COLUMNS, options.repeats, reading=READING)

@@ -3,8 +3,8 @@
     python benchmarks/start_up.py --repeats 5 --out results/benchmarks
 
 Start-up ends when ``python -m grpo_bench.run`` calls ``learn``; the supervised warm-up of the token
-tasks does not count. For the next run of a sweep it begins when the sweep takes that run from its
-queue. The yardstick is what every run needs: ``import torch, stable_baselines3``.
+tasks does not count. For the next run of a sweep, start-up begins when the sweep takes that run
+from its queue. The yardstick is what every run needs: ``import torch, stable_baselines3``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ YARDSTICK = "import torch, stable_baselines3"
 # the first optimiser makes torch import its compiler; EagerAdam avoids that
 OPTIMISER = "torch.optim.Adam([torch.zeros(1, requires_grad=True)])"
 START_LIMIT = 1.3  # times the yardstick
-NEXT_LIMIT = 0.3  # times the yardstick: each further run of a sweep
+NEXT_LIMIT = 0.3  # times the yardstick, for each further run of a sweep
 MEMORY_LIMIT = 1000.0  # MB, at the peak of a whole run
 
-ASKED = "-- what is measured begins here --"
-MARK = "-- what is measured ends here --"
-# The numbers come after the mark, so that finding them is not measured.
+ASKED = "-- the measurement begins here --"
+MARK = "-- the measurement ends here --"
+# The numbers come after the mark, so that reading them is not measured.
 REPORT = f"""
 import os
 
@@ -59,7 +59,7 @@ def run(*arguments):
 {{code}}
 report()
 """
-# A run imports torch itself, and only then can its ``learn`` be replaced.
+# A run imports torch itself; its ``learn`` can be replaced only after that.
 LATER = """
 from grpo_bench import config
 resolved = config.resolved
@@ -71,7 +71,7 @@ def then(*arguments):
 
 config.resolved = then
 """
-# The fork server of a sweep imports this for all of its runs.
+# The fork server of a sweep imports this for all its runs.
 MARKED = f"""
 from grpo_bench import GRPO
 {REPORT}
@@ -93,16 +93,16 @@ class Process(NamedTuple):
     """Measurements of a fresh process, from its start to the mark."""
 
     seconds: float
-    peak: int  # bytes resident, at most
-    resident: int  # bytes resident at the mark
+    peak: int  # most resident bytes
+    resident: int  # resident bytes at the mark
 
 
 def fresh(code: str, turn: int, marks: int = 1, modules: str = "") -> Process:
     """Run code in a fresh Python on one thread.
 
     Args:
-        marks: the number of the mark that ends the measurement. It begins with the process, or at
-            ``ASKED`` if the code prints that.
+        marks: the number of the mark that ends the measurement. It begins with the process, or when
+            the code prints ``ASKED``.
         modules: another folder to import from.
 
     Raises:
@@ -146,8 +146,8 @@ def start_of_a_run(env: str, results: Path) -> str:
 
 
 def run_of_a_sweep(env: str, results: Path, second: bool) -> Callable[[int], Process]:
-    """Measures a sweep, one run at a time, whose runs end at ``learn``: up to the first run's, or
-    from the request for the second run to its ``learn``."""
+    """Measure a sweep, one run at a time, whose runs end at ``learn``: from the start to the first
+    run's ``learn``, or from the request for the second run to its ``learn``."""
     (results / "marked.py").write_text(MARKED)
     arguments = ["-m", f"env={env}", "algo=grpo", "seed=1,2", "budget=smoke"]
     arguments += [f"results={results}/sweep", "env.warmup=null", "hydra.launcher.n_jobs=1"]
@@ -159,8 +159,8 @@ def run_of_a_sweep(env: str, results: Path, second: bool) -> Callable[[int], Pro
 
 
 def whole_run(env: str, algo: str, results: Path) -> str:
-    """Code for a whole run at the smallest budget, with its warm-up. A longer run has the same
-    peak, since it holds one iteration at a time."""
+    """Code for a whole run with the smallest budget and its warm-up. A longer run has the same
+    peak: it keeps one iteration at a time."""
     arguments = [f"env={env}", f"algo={algo}", "budget=smoke"]
     return (
         "import tempfile\n"

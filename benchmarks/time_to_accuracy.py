@@ -2,9 +2,9 @@
 
     python benchmarks/time_to_accuracy.py --repeats 5 --out results/benchmarks
 
-GRPO and PPO from ``conf/`` on the native environment, and SB3's PPO as most people run it:
-``DummyVecEnv`` and default settings. Every turn is a seed. The clock starts with the first rollout,
-so start-up does not count, and stops during evaluations.
+GRPO and PPO with the settings of ``conf/`` on the native environment, and SB3's PPO as most people
+run it: ``DummyVecEnv`` and default settings. Every turn is a seed. The clock starts with the first
+rollout, so start-up does not count, and stops during evaluations.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from grpo_bench.training.evaluation import evaluate
 
 Run = tuple[BaseAlgorithm, int]  # a fresh model, and its number of transitions
 ENV_ID = TASKS["vlm"].env_id
-LEAST = 0.3  # accuracy: an untrained policy has about 0.25
-TARGET = 5.0  # times as fast as SB3's PPO as people run it
+LEAST = 0.3  # lowest accuracy: an untrained policy has about 0.25
+TARGET = 5.0  # times as fast as SB3's PPO with default settings
 GRPO_ROW, PAIRS_ROW = "GRPO", "GRPO, pairs, baseline of the batch"
 DUMMY_ROW = "PPO as it comes, DummyVecEnv of 8"
 
@@ -95,8 +95,8 @@ def reached(points: Sequence[Point], accuracy: float) -> Point:
 
 
 def configured(overrides: Sequence[str], turn: int) -> Run:
-    """A run of ``conf/``. Its learning rate falls to 0 over the full budget, so every algorithm has
-    time to reach the highest accuracy."""
+    """A run with the settings of ``conf/``. Its learning rate falls to 0 over the full budget, so
+    every algorithm has time to reach the highest accuracy."""
     config = composed("env=vlm", "tuned=none", "budget=full", f"seed={turn}", *overrides)
     return make_model(config, "cpu"), config["budget"]["transitions"]
 
@@ -106,7 +106,7 @@ def as_it_comes(n_envs: int, turn: int) -> Run:
     return ppo_as_it_comes(ENV_ID, TASKS["vlm"].policy, n_envs, turn), FOR_EVER
 
 
-ALGORITHMS: dict[str, tuple[str, Callable[[int], Run]]] = {  # the row's name, and what makes it
+ALGORITHMS: dict[str, tuple[str, Callable[[int], Run]]] = {  # the row's name, and its model
     "grpo": (GRPO_ROW, partial(configured, ["algo=grpo"])),
     "pairs": (PAIRS_ROW, partial(configured, ["algo=options/baseline_batch", "algo.group_size=2"])),
     "ppo": ("PPO, tuned, native", partial(configured, ["algo=ppo"])),
@@ -116,7 +116,7 @@ ALGORITHMS: dict[str, tuple[str, Callable[[int], Run]]] = {  # the row's name, a
 
 
 def learned(name: str, make: Callable[[int], Run], options: Namespace, turn: int) -> list[Point]:
-    """The evaluations of a fresh model while it learns."""
+    """The evaluations of a fresh model during its training."""
     model, transitions = make(turn)
     curve = Curve(max(options.accuracies), options.limit, options.every)
     model.learn(transitions, curve, log_interval=None)  # type: ignore[arg-type]
@@ -128,9 +128,9 @@ def learned(name: str, make: Callable[[int], Run], options: Namespace, turn: int
 def add_rows(
     table: Table, accuracy: float, curves: Mapping[str, Sequence[Sequence[Point]]]
 ) -> None:
-    """Add a row for each algorithm, and a verdict for GRPO's. A run that misses the accuracy
-    enters a ratio with all of its seconds. The ratio is then a bound, and useful only if GRPO
-    itself reaches the accuracy."""
+    """Add a row for each algorithm, and verdicts for GRPO's. A run that misses the accuracy enters
+    a ratio with all its seconds. The ratio is then a bound, useful only if GRPO itself reaches the
+    accuracy."""
     found = {name: [reached(points, accuracy) for points in runs] for name, runs in curves.items()}
     there = {name: sum(math.isfinite(x.seconds) for x in runs) for name, runs in found.items()}
     bounds = {
@@ -159,7 +159,7 @@ def add_rows(
             target = Target(what, target.wanted, "missed", note=note)
         elif there[DUMMY_ROW] < n:  # a lower bound can meet a target, but not miss it
             word = "met" if target.verdict == "met" else "open"
-            note = "the ratio is a lower bound, since not every run came there"
+            note = "the ratio is a lower bound: not every run reached the accuracy"
             target = replace(target, verdict=word, note=note)
         table.targets.append(target)
 
@@ -203,8 +203,8 @@ def main(arguments: list[str] | None = None) -> None:
         ],
         repeats=options.repeats,
         footnotes=[
-            f"A run ends at the highest accuracy or after {options.limit:g} s; one that did not "
-            "come to an accuracy makes its ratio a lower bound",
+            f"A run ends at the highest accuracy or after {options.limit:g} s; if it did not reach "
+            "an accuracy, its ratio is a lower bound",
         ],
     )
     chosen = (ALGORITHMS[key] for key in options.algorithms)

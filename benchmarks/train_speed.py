@@ -43,15 +43,15 @@ from grpo_bench.report.text.writers import Column
 DUMMIES = 8  # sub-environments of a DummyVecEnv
 GRPO_ROW, PPO_ROW = "GRPO", "PPO, separate critic"
 FLOOR_ROW = "bare passes, per transition"
-# Of GRPO's speed over that of the row, by schedule.
+# Of GRPO's speed over the row's, by schedule.
 TARGETS = {PPO_ROW: {"full": 4.0, "default": 2.0}, FLOOR_ROW: {"full": 0.7}}
 
 
 def passes(
     policy: ActorPolicy, rollout: Rollout, schedule: Schedule, per_problem: bool, seconds: float
 ) -> Callable[[int], Speed]:
-    """The floor of an iteration: one pass forward of its observations, and one forward and
-    backward for each minibatch and epoch; nothing else."""
+    """The floor of an iteration: one pass forward of its observations, and one forward and backward
+    for each minibatch and epoch."""
     batches = batches_of(rollout, schedule, per_problem)
     together = together_of(rollout, per_problem)
 
@@ -125,11 +125,11 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
     command.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=[*SCHEDULES])
     command.add_argument("--transitions", type=int, default=2048, help="of an iteration")
-    command.add_argument("--seconds", type=float, default=0.5, help="of each measurement, at least")
+    command.add_argument("--seconds", type=float, default=0.5, help="minimum of a measurement")
     options = command.parse_args(arguments)
     torch.set_num_threads(1)
     table = Table(
-        caption=f"Speed of learning, {options.transitions:,} transitions an iteration",
+        caption=f"Speed of training, {options.transitions:,} transitions per iteration",
         labels=("environment", "schedule", "algorithm"),
         columns=[
             Column("transitions/s", "rate", significant, interval=True),
