@@ -18,7 +18,7 @@ EACH_TASK = pytest.mark.parametrize("task", [ArithmeticTask(p) for p in PRESETS]
 
 
 def value_of(text: str) -> int:
-    """Python's own opinion."""
+    """The value by Python's own arithmetic."""
     return eval(text.replace("mod", "%"))
 
 
@@ -80,7 +80,7 @@ def test_results_are_exact(task: ArithmeticTask) -> None:
 
 @pytest.mark.parametrize("operator", ["+", "-", "*", "//", "mod"])
 def test_a_small_space_enumerated(operator: str) -> None:
-    """Every problem stands in exactly one split, and both orders of a commuting one are one id."""
+    """Every problem is in exactly one split; both orders of commuting operands share one id."""
     problems = Expressions(None, operator, digits=1, chain=1)
     listed = {split: problems.problem_ids(split) for split in SPLITS}
     everything = np.concatenate(list(listed.values()))
@@ -101,7 +101,7 @@ def test_a_small_space_enumerated(operator: str) -> None:
 
 
 def test_a_split_without_problems_cannot_be_drawn_from() -> None:
-    """Of 55 products of digits 5 % are expected in tuning, and none is there."""
+    """5 % of the 55 products of two digits should be in tuning, but none happens to be."""
     problems = Expressions(None, "*", digits=1, chain=1)
     assert len(problems.problem_ids("tuning")) == 0
     with pytest.raises(ValueError, match="split='tuning': none of these 55 problems is in it"):
@@ -110,7 +110,7 @@ def test_a_split_without_problems_cannot_be_drawn_from() -> None:
 
 @pytest.mark.parametrize("operators", ["+", "-", "//", "mod", "+-*//mod"])
 def test_longer_chains_enumerated(operators: str) -> None:
-    """Two texts that are one problem by swapping operands have one id; the count is the formula."""
+    """Texts that differ by swapped operands share one id; the count matches the formula."""
     problems = Expressions(None, operators, digits=1, chain=2)
     ids = np.concatenate([problems.problem_ids(split) for split in SPLITS])
     assert len(ids) == problems.n_problems
@@ -128,7 +128,7 @@ def test_longer_chains_enumerated(operators: str) -> None:
 
 
 def test_swapping_operands_never_changes_the_result() -> None:
-    """``ids`` sorts only what may be swapped: raw and canonical problems have one answer."""
+    """``ids`` sorts only commuting operands: raw and canonical problems have the same answer."""
     rng = np.random.default_rng(0)
     problems = Expressions("hard", None, digits=1, chain=None)
     operators = rng.integers(5, size=(5000, 3))
@@ -152,8 +152,8 @@ def test_presets_are_as_documented() -> None:
 
 
 def test_splits_are_frozen() -> None:
-    """Train and test are what they have been since v0: were they to change, problems of old tests
-    would be trained on. Tuning was a half of validation."""
+    """Train and test have not changed since v0: otherwise old test problems would be trained on.
+    Tuning used to be half of validation."""
     for operators, sizes in (("+", [3_990, 277, 520, 263]), ("+-", [11_989, 774, 1_506, 781])):
         task = ArithmeticTask("easy", operators)
         assert [len(task.problem_ids(split)) for split in SPLITS] == sizes
@@ -173,7 +173,7 @@ def test_listed_problems(task: ArithmeticTask) -> None:
 
 
 def test_split_shares_and_independence_of_the_arguments() -> None:
-    """80, 5, 10 and 5 % within four standard errors; a problem's split is its own."""
+    """80, 5, 10 and 5 % within four standard errors; a split depends on the problem alone."""
     narrow, wide = (ArithmeticTask("easy", ops, digits) for ops, digits in (("+-", 2), ("+-*", 4)))
     counts = np.array([len(narrow.problem_ids(split)) for split in SPLITS])
     n = counts.sum()
@@ -187,7 +187,7 @@ def test_split_shares_and_independence_of_the_arguments() -> None:
 
 
 def test_sampling_is_uniform_over_the_split() -> None:
-    """Of one digit and "-" every problem is as likely as any other of its split."""
+    """With one digit and "-", all problems of a split are equally likely."""
     task = ArithmeticTask(None, "-", 1, 1)
     ids, counts = np.unique(
         task.sample(np.random.default_rng(0), 40_000, "train"), return_counts=True
@@ -215,7 +215,7 @@ def test_bad_ids(ids: list[Any], words: str) -> None:
         ArithmeticTask("easy").check_ids(ids)
 
 
-def test_a_problem_that_divides_by_zero_is_none() -> None:
+def test_an_id_that_divides_by_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="problem id 30: divides by zero"):
         ArithmeticTask(None, "//", 1, 1).check_ids([31, 30])
 

@@ -1,4 +1,4 @@
-"""The text view for chat models: what is asked, and what a reply is worth."""
+"""The text view for chat models: prompts, and the rewards of replies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_reply_equals(reply: str, answer: str, right: bool) -> None:
     assert reply_equals(reply, answer) is right
 
 
-def test_a_long_reply_takes_no_time() -> None:
+def test_long_replies() -> None:
     assert last_number("1," * 200_000 + "x") == ("1," * 200_000).rstrip(",")
     assert last_number("-" * 400_000) == ""
 
@@ -103,7 +103,7 @@ def test_format_shows_training_problems_in_the_form_that_is_judged() -> None:
 
 
 @pytest.mark.parametrize("examples", [-1, 10_000])
-def test_there_are_not_so_many_examples(examples: int) -> None:
+def test_bad_numbers_of_examples(examples: int) -> None:
     task = task_of("GRPO-Format-v0")
     with pytest.raises(ValueError, match=f"examples={examples}: expected 0 to 1995"):
         task.chats(task.problem_ids("train")[:1], examples)

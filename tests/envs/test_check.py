@@ -1,4 +1,4 @@
-"""``check_group_env`` on good environments, and on ones that are broken in one way each."""
+"""``check_group_env`` on correct environments, and on environments with one fault each."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda env: env.__name__)
-def test_what_is_broken_is_told(broken: type[Guess]) -> None:
+def test_each_fault_is_reported(broken: type[Guess]) -> None:
     with pytest.raises(AssertionError, match=r"^problem \d+.*" + BROKEN[broken]):
         check_group_env(broken())
 
@@ -147,7 +147,7 @@ def test_bad_number_of_problems() -> None:
 
 
 @pytest.mark.parametrize("name", ["Arithmetic", "Format"])
-def test_ours(name: str) -> None:
+def test_our_environments(name: str) -> None:
     check_group_env(gym.make(f"GRPO-{name}-v0"))
     for mode in AutoresetMode:
         check_group_env(gym.make_vec(f"GRPO-{name}-v0", num_envs=5, autoreset_mode=mode))
@@ -155,7 +155,7 @@ def test_ours(name: str) -> None:
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
 def test_environments_without_ids(env_id: str) -> None:
-    """Seeded alike, other people's environments start alike: dict, tuple and discrete spaces."""
+    """Third-party environments need only equal seeds: dict, tuple and discrete spaces."""
     check_group_env(gym.make(env_id))
     for mode in AutoresetMode:
         check_group_env(SyncVectorEnv([lambda: gym.make(env_id)] * 3, autoreset_mode=mode))
@@ -179,7 +179,7 @@ class PlaceInTheBatch(ArithmeticVectorEnv):
 
 
 class CrossTalk(ArithmeticVectorEnv):
-    """Members see what the batch has: the same within one group, another in mixed company."""
+    """Rewards depend on the whole batch: equal within one group, different in a mixed batch."""
 
     def step(self, actions: Any) -> Any:
         observation, reward, *rest = super().step(actions)
@@ -194,7 +194,7 @@ class ListInfo(ArithmeticVectorEnv):
 
 
 class NoFinalObservation(ArithmeticVectorEnv):
-    """The end of an episode is seen as the beginning of the next one, which is drawn."""
+    """Only the first observation of the next, random episode follows the last step of one."""
 
     metadata: ClassVar[dict[str, Any]]
 

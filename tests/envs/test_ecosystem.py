@@ -1,5 +1,5 @@
-"""Every id under what other people put around an environment: Gymnasium's ways to make it and its
-wrappers, Stable-Baselines3's vector environments and algorithms."""
+"""Every id with the tools that users combine it with: Gymnasium's constructors and wrappers,
+Stable-Baselines3's vector environments and algorithms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def task_of(env: gym.Env[Any, Any]) -> Task:
 
 
 def play(env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any], steps: int = 40) -> list[Any]:
-    """Random actions; every observation has to be in its space. Returns what the steps gave."""
+    """Random actions; every observation must be in its space. Returns the results of the steps."""
     env.action_space.seed(0)
     observation, _ = env.reset(seed=0)
     assert env.observation_space.contains(observation)
@@ -105,8 +105,8 @@ def test_episode_statistics(env_id: str) -> None:
 
 @EACH_ID
 def test_cards_can_be_frames(env_id: str) -> None:
-    """One size from the first card to the verdict and on to other problems: as frames of a video,
-    as an observation, and as tiles."""
+    """All cards have one size, with or without a verdict and for every problem. They can be frames
+    of a video, observations and tiles."""
     frames = wrappers.RenderCollection(gym.make(env_id, render_mode="rgb_array"), pop_frames=False)
     play(frames, 12)
     shapes = {frame.shape for frame in frames.render()}  # type: ignore[union-attr]

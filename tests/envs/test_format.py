@@ -1,4 +1,4 @@
-"""What is the format task's own: two components, the structure, its masks and demonstrations."""
+"""Specific to the format task: two components, the structure, its masks and demonstrations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_both_components(text: str, accuracy: int, form: int) -> None:
     assert outcome.success == accuracy * form
 
 
-def test_running_out_of_tokens_is_judged_as_it_stands() -> None:
+def test_a_text_without_room_for_eos_is_judged() -> None:
     """16 tokens: the last one closes the answer, and there is no room for EOS."""
     assert TASK.max_tokens == 16
     text = "<reasoning>" + "1" * 10 + "</reasoning><answer>42</answer>"
@@ -103,8 +103,8 @@ def test_a_demonstration_by_hand() -> None:
     assert decode(tokens[0][mask[0]]) == f"<reasoning>{text}</reasoning><answer>42</answer>"
 
 
-def test_noisy_demonstrations_forget_to_close_the_reasoning_and_lose_a_ten() -> None:
-    """Each slip on its own, in all four combinations, and never another one."""
+def test_noisy_demonstrations_leave_the_reasoning_open_and_lose_a_ten() -> None:
+    """The two slips occur independently, in all four combinations, and no other slip does."""
     ids = np.repeat(PROBLEM, 400)
     (text,) = TASK.expressions(PROBLEM)
     for noise, close, value in (
@@ -138,7 +138,7 @@ def test_masks_follow_the_structure() -> None:
     ]
 
 
-def test_masks_hurry_when_tokens_run_out() -> None:
+def test_masks_allow_only_the_rest_when_tokens_run_out() -> None:
     """Four tokens are left after 12: just enough for the rest of the structure."""
     state = TASK.start(PROBLEM)
     for token in encode("<reasoning>" + "1" * 11):

@@ -38,7 +38,7 @@ R, A, B = "<reasoning>x</reasoning>", "<answer>42</answer>", "<answer>41</answer
         ("<reasoning>" + R + "</reasoning>" + A, 1, 0),  # nested
         (R + "<answer>" + A, 0, 0),  # a tag inside the block: no value
         (R + "<answer>42<reasoning></answer>", 0, 0),
-        (R + A + "<answer>41", 1, 0),  # the second one is no block
+        (R + A + "<answer>41", 1, 0),  # the second one is not a block
         (R + A + "</answer>", 1, 0),
         (R + A + "<reasoning>", 1, 0),
         ("</answer>" + R + A, 1, 0),
@@ -110,7 +110,7 @@ def test_values_agree_with_exact_fractions(p: int, q: int, places: int) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "x", "1+1", "7/0", "1,23", "0." + "1" * 600])
-def test_an_answer_that_is_none_is_an_error(answer: str) -> None:
+def test_an_answer_without_a_value_is_an_error(answer: str) -> None:
     with pytest.raises(ValueError, match="answer"):
         right_values(answer)
 
@@ -165,7 +165,7 @@ def test_tokens_and_text_agree(tokens: list[int], answer: int) -> None:
 
 
 def test_tokens_and_text_agree_on_every_short_sequence() -> None:
-    """All of length 5, with what leads to length 7 around it; "1" stands for the digits."""
+    """All of length 5, also after an opening tag; "1" represents all digits."""
     few = [PAD, EOS, *(TOKEN_ID[token] for token in ("1", "-", *TAGS))]
     rows = np.array(list(product(few, repeat=5)))
     opening = np.full((len(rows), 1), TOKEN_ID["<answer>"])
@@ -178,7 +178,7 @@ def test_tokens_and_text_agree_on_every_short_sequence() -> None:
     assert any(verdict.accuracy for verdict in verdicts)
 
 
-def test_a_long_number_saturates_and_never_comes_back() -> None:
+def test_a_long_number_saturates_and_never_wraps_around() -> None:
     answer = 7
     wrapping = [*encode(str(2**64 + answer))]  # would be 7 in 64 bits
     for tokens in (wrapping, encode("9" * 60), encode("0" * 60 + "7")):

@@ -59,7 +59,7 @@ def test_blocks_are_different_concepts_and_the_query_shows_the_right_one(n, dim,
     blocks = observations[:, query:].reshape(-1, n, k)
     assert np.abs(blocks @ blocks.transpose(0, 2, 1) - np.eye(n)).max() < 1e-5
     right = blocks[np.arange(len(IDS)), place]
-    linear, *_ = np.linalg.lstsq(right, observations[:, :query], rcond=None)  # R, found again
+    linear, *_ = np.linalg.lstsq(right, observations[:, :query], rcond=None)  # R, recovered
     np.testing.assert_allclose(right @ linear, observations[:, :query], atol=1e-5)
     np.testing.assert_allclose(linear @ linear.T, np.eye(k), atol=1e-5)
 
@@ -90,7 +90,7 @@ def test_the_best_policy_is_as_good_as_the_formula_says(difficulty, n, dim):
     assert np.abs(observations).max() <= source.bound
 
 
-def test_scores_that_are_known():
+def test_known_scores():
     easy = VLMTask("synthetic", difficulty=0, n_choices=2, embed_dim=6)
     assert easy.oracle_score == 1.0
     assert easy.random_score == (1 - 0.5) / 2

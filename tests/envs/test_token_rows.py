@@ -1,4 +1,4 @@
-"""The rows of the token tasks: where a prompt's digits stand, and demonstrations."""
+"""The rows of the token tasks: the layout of prompts, and demonstrations."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_demonstrations_without_noise_are_right(task: TokenTask) -> None:
 def replay(
     task: TokenTask, ids: np.ndarray, tokens: np.ndarray, mask: np.ndarray, masked: bool
 ) -> np.ndarray:
-    """Rewards (n,) of the completions; ``masked``: each token has to be allowed."""
+    """Rewards (n,) of the completions; ``masked``: each token must be allowed."""
     state, rewards = task.start(ids), np.zeros(len(ids))
     left, column = np.arange(len(ids)), mask.argmax(axis=1)
     while len(left):
@@ -115,13 +115,13 @@ def test_a_lost_ten_by_hand(value: int, slip: int) -> None:
 
 @pytest.mark.parametrize(("value", "slip"), [(7, 6), (-8, -7), (1, 0), (-1, 0), (0, 1), (9, 8)])
 def test_a_lost_one_by_hand(value: int, slip: int) -> None:
-    """Where no answer has a ten."""
+    """For answers of one digit."""
     assert _lose_a_ten(np.array([value]), 1).tolist() == [slip]
 
 
 @pytest.mark.parametrize("n_digits", [1, 2, 3])
-def test_a_slip_is_another_value_that_is_no_longer(n_digits: int) -> None:
-    """All values of so many digits."""
+def test_a_slip_changes_the_value_and_adds_no_digit(n_digits: int) -> None:
+    """For all values of this many digits."""
     value = np.arange(1 - 10**n_digits, 10**n_digits)
     slip = _lose_a_ten(value, n_digits)
     assert (slip != value).all()
@@ -134,8 +134,8 @@ def test_a_slip_is_another_value_that_is_no_longer(n_digits: int) -> None:
 def test_greedy_imitation_is_wrong_above_a_noise_of_one_half(
     task: TokenTask, noise: float, reward: int
 ) -> None:
-    """Of 1,000 demonstrations of one problem, the most frequent token after each beginning. 0.1 is
-    at least five standard errors of any share here."""
+    """The greedy policy takes the most frequent token after each prefix of 1,000 demonstrations of
+    one problem. 0.1 is at least five standard errors of any share here."""
     (problem,) = task.problem_ids("train")[-1:]
     ids = np.full(1000, problem)
     tokens, _ = task.demonstrations(ids, np.random.default_rng(0), noise)
@@ -148,9 +148,9 @@ def test_greedy_imitation_is_wrong_above_a_noise_of_one_half(
 
 
 @EACH_TASK
-def test_noise_spoils_as_many_as_it_says(task: TokenTask) -> None:
-    """Values are wrong with the probability given, and for Format the structure as well,
-    independently; within four standard errors."""
+def test_noise_is_the_share_of_wrong_demonstrations(task: TokenTask) -> None:
+    """Values are wrong with the given probability. For Format so is the structure, independently.
+    Both hold within four standard errors."""
     n, noise = 4000, 0.3
     ids = task.sample(np.random.default_rng(1), n, "train")
     tokens, mask = task.demonstrations(ids, np.random.default_rng(2), noise=noise)

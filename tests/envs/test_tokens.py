@@ -38,7 +38,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", ["Arithmetic", "Format"])
-def test_checkers_have_nothing_to_say(name: str, options: dict[str, Any]) -> None:
+def test_checkers_find_no_fault(name: str, options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env = gym.make(f"GRPO-{name}-v0", **options)
@@ -50,7 +50,7 @@ def test_checkers_have_nothing_to_say(name: str, options: dict[str, Any]) -> Non
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), task=st.sampled_from(TASKS), seed=st.integers(0, 2**32 - 1))
 def test_scalar_vector_and_text_agree(data: st.DataObject, task: TokenTask, seed: int) -> None:
-    """Random edits of demonstrations: rewards and components are one on every view."""
+    """Random edits of demonstrations get equal rewards and components from every view."""
     rng = np.random.default_rng(seed)
     ids = task.sample(rng, 3, "validation")
     tokens, mask = task.demonstrations(ids, rng, noise=data.draw(st.sampled_from([0.0, 0.7])))

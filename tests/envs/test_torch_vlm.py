@@ -24,12 +24,12 @@ def make(n, device="cpu", **options):
     return gym.make_vec("GRPO-VLM-v0", num_envs=n, device=device, **options)
 
 
-def numpys(n, **options):
+def numpy_view(n, **options):
     return gym.make_vec("GRPO-VLM-v0", num_envs=n, **options)
 
 
 def on_host(given):
-    """What reset() or step() gave, with arrays for tensors; types as numpy calls them."""
+    """The result of reset() or step() with arrays for tensors and numpy's names of types."""
     if isinstance(given, tuple):
         return tuple(map(on_host, given))
     if isinstance(given, dict):
@@ -53,7 +53,7 @@ def assert_alike(tensors, arrays):
 
 
 def leaves(given):
-    """The tensors in what reset() or step() gave."""
+    """The tensors in the result of reset() or step()."""
     if isinstance(given, torch.Tensor):
         return [given]
     parts = given.values() if isinstance(given, dict) else given
@@ -69,7 +69,7 @@ def test_all_problems_of_a_split_are_those_of_the_numpy_view(split, device):
     """Every problem with every action, to the bit."""
     ids = IDS[split]
     ours = make(len(ids), device, split=split, autoreset_mode=AutoresetMode.DISABLED)
-    theirs = numpys(len(ids), split=split, autoreset_mode=AutoresetMode.DISABLED)
+    theirs = numpy_view(len(ids), split=split, autoreset_mode=AutoresetMode.DISABLED)
     assert ours.device.type == device
     for action in range(4):
         for env_ids in (ids, torch.from_numpy(ids).to(device)):
@@ -82,10 +82,10 @@ def test_all_problems_of_a_split_are_those_of_the_numpy_view(split, device):
 
 
 @both_modes
-def test_episodes_end_and_start_as_in_the_numpy_view(mode):
+def test_episodes_start_and_end_as_in_the_numpy_view(mode):
     """The same calls, with ids where problems start; under DISABLED some episodes wait."""
     n, rng = 6, np.random.default_rng(0)
-    ours, theirs = make(n, autoreset_mode=mode), numpys(n, autoreset_mode=mode)
+    ours, theirs = make(n, autoreset_mode=mode), numpy_view(n, autoreset_mode=mode)
     for _ in range(20):
         ids = rng.choice(IDS["train"], size=n)
         mask = rng.random(n) < 0.5 if ours._ids is not None else np.ones(n, dtype=bool)
@@ -94,7 +94,7 @@ def test_episodes_end_and_start_as_in_the_numpy_view(mode):
         actions = rng.integers(4, size=n)
         stepped = on_host(ours.step(torch.from_numpy(actions)))
         expected = theirs.step(actions)
-        if mode is AutoresetMode.SAME_STEP:  # what starts anew was drawn from another stream
+        if mode is AutoresetMode.SAME_STEP:  # new episodes come from another stream
             drawn = expected[4]["problem_id"] = stepped[4]["problem_id"]
             observed = theirs.task.source.observe(drawn.astype(np.int64))
             expected = (observed, *expected[1:])
@@ -106,7 +106,7 @@ def test_episodes_end_and_start_as_in_the_numpy_view(mode):
 
 
 def test_spaces_metadata_and_spec_are_those_of_the_numpy_view():
-    ours, theirs = make(3, "auto", split="test"), numpys(3, split="test")
+    ours, theirs = make(3, "auto", split="test"), numpy_view(3, split="test")
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
     assert ours.metadata == theirs.metadata
@@ -118,7 +118,7 @@ def test_spaces_metadata_and_spec_are_those_of_the_numpy_view():
 def test_pictures_are_those_of_the_numpy_view(render_mode):
     ours, theirs = (
         made(2, render_mode=render_mode, autoreset_mode=AutoresetMode.DISABLED)
-        for made in (make, numpys)
+        for made in (make, numpy_view)
     )
     assert ours.render() is None
     for env in (ours, theirs):
@@ -184,8 +184,8 @@ def test_reset_without_a_mask_or_with_one_starts_what_it_should():
 
 
 @both_modes
-def test_what_is_handed_out_belongs_to_the_receiver(mode):
-    """Overwriting everything that came out, and what went in, changes nothing that comes later."""
+def test_results_share_no_memory_with_the_environment(mode):
+    """Overwriting every argument and result changes no later result."""
     ids = torch.arange(4)
     kept, spoilt = make(4, autoreset_mode=mode), make(4, autoreset_mode=mode)
     for env in (kept, spoilt):
@@ -204,7 +204,7 @@ def test_what_is_handed_out_belongs_to_the_receiver(mode):
             leaf.zero_()
 
 
-# -- what it refuses ------------------------------------------------------------------------------
+# -- bad input ------------------------------------------------------------------------------------
 
 
 def test_an_action_out_of_range_is_a_wrong_answer():

@@ -61,7 +61,7 @@ def test_each_place_is_right_equally_often(split):
     assert counts.max() - counts.min() <= 1
 
 
-def test_distractors_are_of_the_answers_kind_as_far_as_there_are_any():
+def test_distractors_are_of_the_answers_kind_where_possible():
     for problem in ALL[::3].tolist():
         answers, right = EASY.source.answers(problem), right_answer(problem)
         assert len(set(answers)) == 4
@@ -119,7 +119,7 @@ def test_scalar_vector_and_text_give_the_same_reward(source, problem, action):
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_one_choice_is_right_and_guessing_scores_what_is_said(task):
+def test_one_choice_is_right_and_guessing_has_the_stated_score(task):
     ids = task.problem_ids("validation")
     rewards = [task.step(task.start(ids), np.full(len(ids), a)).reward for a in range(4)]
     assert (np.sort(rewards, axis=0).T == [-0.5, -0.5, -0.5, 1.0]).all()
@@ -179,7 +179,7 @@ def test_no_completion_raises(text):
         ([[7]], r"shape \(1, 1\)"),
     ],
 )
-def test_ids_that_are_none(ids, message):
+def test_bad_ids(ids, message):
     with pytest.raises(ValueError, match=message):
         EASY.check_ids(ids)
 

@@ -29,7 +29,7 @@ KEYS = ["problem_id", "is_success", "accuracy"]
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("render_mode", [None, "ansi", "rgb_array"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_both_checkers_are_content(options, render_mode):
+def test_both_checkers_pass(options, render_mode):
     check_env(gym.make("GRPO-VLM-v0", render_mode=render_mode, **options).unwrapped)
     sb3_check_env(gym.make("GRPO-VLM-v0", render_mode=render_mode, **options))
 
@@ -47,7 +47,7 @@ def test_every_way_to_make_it():
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_seed_fixes_everything_and_a_pickle_goes_on_alike(source):
+def test_a_seed_fixes_everything_and_a_pickle_continues_alike(source):
     def play(env, steps):
         return np.array([[*env.reset()[0], env.step(1)[1]] for _ in range(steps)])
 
@@ -60,11 +60,11 @@ def test_a_seed_fixes_everything_and_a_pickle_goes_on_alike(source):
     copy = pickle.loads(pickle.dumps(one))
     np.testing.assert_array_equal(play(copy, 20), play(one, 20))
     if source == "easy_vqa":
-        assert len(pickle.dumps(one)) < 10_000  # the tables stay where they are
+        assert len(pickle.dumps(one)) < 10_000  # without the tables
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_what_is_handed_out_belongs_to_the_receiver(source):
+def test_results_share_no_memory_with_the_environment(source):
     env = VLMVectorEnv(4, source=source, autoreset_mode="Disabled")
     ids = np.arange(4)
     before, _ = env.reset(options={"problem_id": ids})
@@ -82,7 +82,7 @@ def test_what_is_handed_out_belongs_to_the_receiver(source):
 
 
 class Scripted(gym.Wrapper):
-    """The scalar environment, started on one problem of a list after another."""
+    """The scalar environment, started on the problems of a list in order."""
 
     def __init__(self, ids: list[float], source: str) -> None:
         super().__init__(VLMEnv(source=source))

@@ -19,7 +19,7 @@ def gradients(seed, missing=False):
 
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("max_norm", [1e-3, 0.5, 1e3, float("inf")])
-def test_it_is_torchs_number_for_number(max_norm, missing):
+def test_it_equals_torchs_number_for_number(max_norm, missing):
     ours, theirs = gradients(0, missing), gradients(0, missing)
     norm = clip_grad_norm(ours, max_norm)
     assert torch.equal(norm, torch.nn.utils.clip_grad_norm_(theirs, max_norm))
@@ -35,7 +35,7 @@ def test_by_hand():
     torch.testing.assert_close(parameter.grad, torch.tensor([0.3, 0.4]))
 
 
-def test_a_norm_that_is_not_finite_is_told():
+def test_a_norm_that_is_not_finite_is_returned():
     parameter = torch.zeros(2, requires_grad=True)
     parameter.grad = torch.tensor([torch.nan, 1.0])
     assert clip_grad_norm([parameter], 0.5).isnan()

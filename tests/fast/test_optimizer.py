@@ -1,4 +1,4 @@
-"""EagerAdam is torch's Adam, bit for bit, and goes together with torch.compile."""
+"""EagerAdam is torch's Adam, bit for bit, and works under torch.compile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_same_steps_and_the_same_state_as_torch(settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_what_has_no_gradient_stays(fused: bool) -> None:
+def test_parameters_without_a_gradient_stay(fused: bool) -> None:
     module, before = net(), net()
     optimizer = EagerAdam(module.parameters(), lr=1.0, fused=fused)
     optimizer.step()
@@ -67,7 +67,7 @@ def test_what_has_no_gradient_stays(fused: bool) -> None:
     assert torch.equal(module[0].bias, before[0].bias)
 
 
-def test_hooks_are_told_of_each_step_once() -> None:
+def test_hooks_run_once_a_step() -> None:
     module, calls = net(), []
     optimizer = EagerAdam(module.parameters())
     optimizer.register_step_pre_hook(lambda *_: calls.append("before"))

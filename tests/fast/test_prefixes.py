@@ -9,7 +9,7 @@ from grpo_bench.fast.prefixes import prefix_tree
 
 
 def tensors(rows, t):
-    """Rows of tokens as (n, t) with something in the columns beyond their length."""
+    """Rows of tokens as (n, t) with arbitrary values beyond their length."""
     tokens = torch.tensor([[*row, *[1] * (t - len(row))] for row in rows])
     return tokens, torch.tensor([len(row) for row in rows])
 
@@ -26,7 +26,7 @@ def read(tree):
 
 @st.composite
 def batches(draw):
-    """Up to 12 rows that often begin alike: of one tree with few tokens."""
+    """Up to 12 rows over few tokens, so that many share a prefix."""
     n_tokens = draw(st.sampled_from([2, 3, 24, 50_000]))
     token = st.integers(0, min(n_tokens, 3) - 1) | st.just(n_tokens - 1)
     rows = draw(st.lists(st.lists(token, min_size=1, max_size=40), min_size=1, max_size=6))

@@ -49,7 +49,7 @@ def test_child_does_not_inherit_the_peak_of_its_parent():
     del grown
 
 
-def test_reset_says_so_where_it_cannot(monkeypatch, tmp_path):
+def test_a_reset_that_fails_returns_false(monkeypatch, tmp_path):
     monkeypatch.setattr("grpo_bench.meter.memory._CLEAR_REFS", tmp_path / "none" / "clear_refs")
     assert reset_peak() is False
 
@@ -87,7 +87,7 @@ def test_shared_tensors_count_once():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when told."""
+    """A clock that only the test moves."""
     now = [0.0]
     monkeypatch.setattr("grpo_bench.meter.clock.time.perf_counter", lambda: now[0])
     return now
@@ -157,7 +157,7 @@ def test_checkout_state(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("")
     assert checkout_state(package) == (None, None)
     git(tmp_path, "init", "-q")
-    assert checkout_state(package) == (None, None)  # lies in a checkout that does not track it
+    assert checkout_state(package) == (None, None)  # inside a checkout that does not track it
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "first")
     commit = git(tmp_path, "rev-parse", "HEAD")

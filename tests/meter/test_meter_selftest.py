@@ -1,4 +1,4 @@
-"""The self-test of the meter: it passes here, and finds each way in which a meter can be broken."""
+"""The self-test of the meter: it passes here, and finds each kind of broken meter."""
 
 import sys
 
@@ -16,7 +16,7 @@ NAMES = "from grpo_bench.meter import selftest as s"
 
 
 @linux
-def test_the_meter_reads_rightly_here():
+def test_the_meter_is_right_here():
     whats = [check.what for check in self_test()]
     assert "300 MiB" in whats[0]
     assert len(whats) in (5, 6)  # the last one where the peak can be reset
@@ -39,20 +39,20 @@ def test_a_broken_meter_is_found(monkeypatch, broken, found):
         self_test()
 
 
-def test_a_test_that_does_not_end_says_why(monkeypatch):
+def test_a_child_that_fails_says_why(monkeypatch):
     monkeypatch.setattr(selftest, "CHILD", "raise OSError('no such thing')")
     with pytest.raises(RuntimeError, match="OSError: no such thing"):
         self_test()
 
 
 @linux
-def test_the_one_who_asks_does_not_grow():
+def test_the_calling_process_does_not_grow():
     before = selftest.peak_resident_bytes()
     self_test()
     assert selftest.peak_resident_bytes() - before < HELD // 4
 
 
-def test_a_check_as_it_is_read():
+def test_a_check_as_text():
     check = Check("peak", BLOCK // 2, BLOCK, 2 * BLOCK)
     assert not check.passed
     assert str(check) == "peak: 32.0 MiB, expected 64.0 to 128.0"

@@ -1,4 +1,4 @@
-"""Bytes that are alive: of real tensors and of fake ones, by component and moment."""
+"""Live bytes of real and fake tensors, by component and moment."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_moments_have_peaks_of_their_own():
     del kept
 
 
-def test_label_moves_what_is_there_already():
+def test_label_moves_existing_storages():
     live = LiveBytes(by_shape)
     weight = torch.zeros(6)
     live.label([weight], "weights")

@@ -29,7 +29,7 @@ def test_no_spread_has_an_interval_of_width_zero():
     assert mean_interval([0.5, 0.5, 0.5]) == (0.5, 0.5, 0.5)
 
 
-def test_one_value_has_no_bounds_and_none_no_mean():
+def test_one_value_has_no_bounds_and_no_values_have_no_mean():
     one, none = mean_interval([0.25]), mean_interval([])
     assert one.estimate == 0.25
     assert all(math.isnan(x) for x in (one.low, one.high, *none))
@@ -94,7 +94,7 @@ def test_bootstrap_stays_within_the_data():
     assert interval.high <= 1 < stats.ttest_1samp(shares, 0).confidence_interval().high
 
 
-def test_paired_ratios_of_many_are_geometric_and_turn_round():
+def test_paired_ratios_of_many_are_geometric_and_invert():
     a, b = np.exp(TEN), np.ones(10)
     logs = mean_interval(TEN)
     assert paired_ratio_interval(a, b) == pytest.approx(np.exp(logs))
@@ -152,7 +152,7 @@ def test_deviation_by_hand():
 def test_spread_by_hand():
     # -1, 0, 1, 2 about 0.5: squares 5, fourth powers 10.25, and 4 * 10.25 / 25
     assert spread([-1, 0, 1, 2]) == pytest.approx((4, math.sqrt(5 / 3), 1.64))
-    # Of five values floor(5 / 2) = 2 are cut at either end: about the median 0 the one far out has
+    # Of five values floor(5 / 2) = 2 are cut at either end: about the median 0 the outlier has
     # 10^4, about the mean 2 the squares are 4 * 4 + 64.
     assert spread([0, 10, 0, 0, 0]).kurtosis == pytest.approx(5 * 10**4 / 80**2)
     # of two values: mean 0.5, squares 1/4 + 1/4, fourth powers 1/16 + 1/16: 2 (1/8) / (1/2)^2
@@ -182,7 +182,7 @@ def test_ratio_of_deviations_of_different_numbers_of_seeds_by_hand():
     assert interval == pytest.approx((ratio, ratio / 11.798, ratio * 11.798), rel=1e-4)
 
 
-def test_one_value_far_out_is_no_difference_in_deviation():
+def test_one_outlier_is_no_difference_in_deviation():
     rng = np.random.default_rng(0)
     calm, other = rng.normal(size=(2, 10))
     other[0] += 8

@@ -50,7 +50,7 @@ def test_improvement_has_the_interval_of_a_bootstrap_written_out():
 
 
 def test_improvement_on_unlike_tasks_by_hand():
-    """X always better here and always worse there: of neither task a bootstrap has any width."""
+    """X always wins one task and always loses the other: each bootstrap has width 0."""
     low, high = np.arange(10.0), np.arange(10.0) + 100
     found = probability_of_improvement([high, low], [low, high])
     # 10 pairs each: 0.025^(1 / 10) = 0.691503, so distances of 0.308497 on one side of each task
@@ -58,9 +58,9 @@ def test_improvement_on_unlike_tasks_by_hand():
     assert found == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-6)
 
 
-def test_improvement_without_an_exception_is_bounded_all_the_same():
+def test_improvement_without_an_exception_is_still_bounded():
     above, below = [np.arange(10) + 100.0] * 2, [np.arange(12) * 1.0] * 2
-    # As if of 10 independent pairs all were won, on each of the tasks: Clopper and Pearson
+    # As if all of 10 independent pairs were won, on each of the tasks: Clopper and Pearson
     distance = (1 - stats.binomtest(10, 10).proportion_ci().low) * math.sqrt(2) / 2
     assert probability_of_improvement(above, below) == pytest.approx((1, 1 - distance, 1))
     assert probability_of_improvement(below, above) == pytest.approx((0, 0, distance))
@@ -156,9 +156,9 @@ def test_one_seed_says_nothing_however_many_problems():
     assert three.p == smallest_p(3, 3, paired=True) == 0.25
 
 
-def test_problems_of_one_policy_are_no_replications():
+def test_problems_of_one_policy_are_not_replications():
     """Both algorithms are the same, but training is lucky or not: over all 5 x 50 answers at once
-    McNemar's test is wrong half the time, the nested one as often as it says (5 seeds: p is at
+    McNemar's test is wrong half the time, the nested one at its nominal rate (5 seeds: p is at
     least 1/16, so never below 0.05, and below 0.07 in 1/16)."""
     rng = np.random.default_rng(0)
     pooled, nested = [], []

@@ -1,9 +1,9 @@
-"""That each interval covers what it promises, by simulation.
+"""Each interval has the coverage it promises, by simulation.
 
-Each case names the share of intervals that hold the truth: 0.95 where that is kept, and where it is
-known not to be the one that was found in 3,000 to 20,000 repetitions, so that a change is seen. A
-case may be off by three standard errors of its own repetitions. Bounds of shares are conservative
-with few runs: they cover at least 0.95.
+Each case names the share of intervals that contain the truth. It is 0.95 or, where an interval is
+known to miss that, the share found in 3,000 to 20,000 repetitions, so that a change shows. A case
+may be off by three standard errors of its own repetitions. Bounds of shares are conservative with
+few runs: they cover at least 0.95.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DRAWS: dict[str, tuple[Draw, float]] = {  # and their means
 
 
 def coverage(interval: Callable[[np.random.Generator], tuple[float, ...]], truth, n) -> float:
-    """The share of n intervals (estimate, low, high) that hold the truth."""
+    """The share of n intervals (estimate, low, high) that contain the truth."""
     rng = np.random.default_rng(0)
     found = np.array([interval(rng)[1:] for _ in range(n)])
     return float(np.mean((found[:, 0] <= truth) & (truth <= found[:, 1])))
@@ -89,7 +89,7 @@ def test_mean(case, expected):
 
 
 def test_a_plain_percentile_bootstrap_would_fail():
-    """What the tests above are there to find: 0.74 of 3 seeds, 0.90 of 10."""
+    """The tests above would find its coverage: 0.74 with 3 seeds, 0.90 with 10."""
     rng, n = np.random.default_rng(1), 2500
     for seeds, expected in [(3, 0.74), (10, 0.90)]:
         values = np.sort(rng.normal(size=(n, seeds)), axis=1)
@@ -101,7 +101,7 @@ def test_a_plain_percentile_bootstrap_would_fail():
 
 @pytest.mark.parametrize("seeds", [3, 10])
 def test_paired_difference_and_ratio(seeds):
-    """Of pairs that share much: what is common to a seed must not count as spread."""
+    """Paired values share much: what is common to a seed must not count as spread."""
     n = 2000
 
     def pairs(rng):

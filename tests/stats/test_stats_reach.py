@@ -41,7 +41,7 @@ def test_the_restricted_mean_is_the_area_above_the_curve(runs):
     assert found.restricted_mean.estimate == pytest.approx(np.sum(away * np.diff(edges)))
 
 
-def test_all_that_is_known_of_runs_that_never_get_there():
+def test_runs_that_never_get_there():
     # 6 runs to 100: the median is the third of them, bounds the first and the sixth (never)
     found = time_to_reach([10, 20, 30, 40, 100, 100], [True] * 4 + [False] * 2)
     assert (found.n, found.reached, found.horizon) == (6, 4, 100)
@@ -53,7 +53,7 @@ def test_a_median_that_was_not_reached():
     found = time_to_reach([10, 20, 100, 100, 100, 100], [True] * 2 + [False] * 4)
     assert found.median == (math.inf, 10, math.inf)
     none = time_to_reach([100] * 6, [False] * 6)
-    # nobody got there before 100, so neither did half of them
+    # no run got there before 100, so the median is at least 100
     assert none.median == (math.inf, 100, math.inf)
     assert none.reached == 0 and none.restricted_mean == (100, 100, 100)
 

@@ -33,7 +33,7 @@ def test_scores_by_hand():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 10])
 def test_scores_agree_with_scipy_and_with_rliable(n):
-    scores = np.random.default_rng(n).normal(0.8, 0.3, size=(n, 4))  # runs, tasks, as there
+    scores = np.random.default_rng(n).normal(0.8, 0.3, size=(n, 4))  # (runs, tasks), as in rliable
     tasks = list(scores.T)
     assert iqm(tasks) == pytest.approx(stats.trim_mean(scores, 0.25, axis=None))
     assert task_mean(tasks) == pytest.approx(np.mean(np.mean(scores, axis=0), axis=-1))
@@ -60,7 +60,7 @@ def test_of_one_task_the_mean_is_that_of_the_other_bootstrap():
     assert aggregate_interval(TASKS[:1], task_mean) == pytest.approx(mean_interval(TASKS[0]))
 
 
-def test_more_confidence_is_wider_and_the_order_of_seeds_is_nothing():
+def test_more_confidence_is_wider_and_the_order_of_seeds_does_not_matter():
     narrow, wide = (aggregate_interval(TASKS, iqm, level) for level in (0.8, 0.95))
     assert wide.low < narrow.low < narrow.estimate < narrow.high < wide.high
     turned = aggregate_interval([task[::-1] for task in TASKS], iqm)
@@ -106,7 +106,7 @@ def test_profile_of_one_task_is_wilson():
     assert (share[1], low[1], high[1]) == wilson(0, 10)
 
 
-def test_resamples_are_symmetric_read_only_and_their_own_in_each_stratum():
+def test_resamples_are_symmetric_read_only_and_differ_between_strata():
     drawn, often = resamples(7), counts(7)
     assert drawn.shape == (RESAMPLES, 7) and often.shape == (7, RESAMPLES)
     assert (drawn[: RESAMPLES // 2] + drawn[RESAMPLES // 2 :] == 6).all()
