@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from grpo_bench.meter import provenance
-from grpo_bench.records.files import replace
+from grpo_bench.records.files import write_atomically
 from grpo_bench.report import csv, markdown
 from grpo_bench.report.text.numbers import significant
 from grpo_bench.report.text.origin import header
@@ -143,12 +143,12 @@ class Table:
         out.mkdir(parents=True, exist_ok=True)
         shown = self.shown()
         text = markdown(shown)
-        replace(out / f"{name}.md", text.encode())
-        replace(out / f"{name}.csv", csv(self.numbers()).encode())
+        write_atomically(out / f"{name}.md", text.encode())
+        write_atomically(out / f"{name}.csv", csv(self.numbers()).encode())
         if self.targets:
             targets = pd.DataFrame([asdict(target) for target in self.targets])
             targets["measured"] = shown.attrs["header"]
-            replace(out / f"{name}_targets.csv", csv(targets).encode())
+            write_atomically(out / f"{name}_targets.csv", csv(targets).encode())
         print(text)
 
 

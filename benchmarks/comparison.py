@@ -35,9 +35,10 @@ from _compare import (
 )
 
 from grpo_bench.records.load import Results, load_results
+from grpo_bench.report.rows.cells import share_columns
 from grpo_bench.report.text.numbers import difference, share, significant
 from grpo_bench.report.text.writers import Column
-from grpo_bench.stats import mean_interval, paired_difference_interval
+from grpo_bench.stats import paired_difference_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 THIS = "this tree"
@@ -144,8 +145,8 @@ def results_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> 
         caption="Results of the default comparison",
         labels=CELL,
         columns=[
-            Column(before, "before", share, interval=True, share=True),
-            Column(THIS, "after", share, interval=True, share=True),
+            Column(before, "before", share, interval=True),
+            Column(THIS, "after", share, interval=True),
             Column("difference", "difference", difference, interval=True),
         ],
         repeats=repeats,
@@ -155,11 +156,11 @@ def results_table(before: str, sweeps: dict[str, list[Sweep]], repeats: int) -> 
     apart = 0
     for cell, rows in both.groupby(CELL):
         change = paired_difference_interval(rows["after"], rows["before"])
-        apart += not change.low <= 0 <= change.high
+        apart += change.low > 0 or change.high < 0
         table.add(
             dict(zip(CELL, cell, strict=True)),
-            bounds("before", mean_interval(rows["before"])),
-            bounds("after", mean_interval(rows["after"])),
+            share_columns("before", rows["before"].to_numpy()),
+            share_columns("after", rows["after"].to_numpy()),
             bounds("difference", change),
         )
     table.footnotes.append(f"Intervals of the difference without 0: {apart} of {len(table.rows)}")

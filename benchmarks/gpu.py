@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 
 from grpo_bench.meter import provenance
-from grpo_bench.records.files import replace
+from grpo_bench.records.files import write_atomically
 from grpo_bench.report import csv
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None, parts: Sequence[Part] = PARTS) -> N
     machine = provenance("cuda")
     table["card"], table["torch"] = machine.accelerator, machine.versions["torch"]
     table["commit"] = machine.commit
-    replace(options.out / "gpu.csv", csv(table).encode())
+    write_atomically(options.out / "gpu.csv", csv(table).encode())
     print(table.to_string(index=False))
     if wrong := [one.part for one in ended if one.status != "ok"]:
         sys.exit(f"Not ok: {', '.join(wrong)}. See {options.out}/NAME.log")

@@ -159,7 +159,7 @@ def curves_table(settings: Settings, options: argparse.Namespace) -> Table:
     apart = 0
     for first, own, other in zip(blocks, *(np.array(x).T for x in rewards.values()), strict=True):
         gap = paired_difference_interval(own, other)
-        apart += not gap.low <= 0 <= gap.high
+        apart += gap.low > 0 or gap.high < 0
         table.add(
             {"steps": f"{first + 1} to {min(first + BLOCK, options.learn)}"},
             bounds("ours", mean_interval(own)),

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from grpo_bench.enumeration.tables import TABLES, everything
-from grpo_bench.records.files import replace
+from grpo_bench.records.files import write_atomically
 from grpo_bench.report import csv, markdown
 from grpo_bench.runs.stopping import stopping
 
@@ -39,11 +39,11 @@ def main(arguments: list[str] | None = None) -> None:
         _progress(name)
         table = make()
         text = markdown(table.shown())
-        replace(out / f"{name}.md", text.encode())
-        replace(out / f"{name}.csv", csv(table.numbers()).encode())
+        write_atomically(out / f"{name}.md", text.encode())
+        write_atomically(out / f"{name}.csv", csv(table.numbers()).encode())
         print(text)
     _progress("everything")
-    replace(out / "everything.csv", csv(everything()).encode())
+    write_atomically(out / "everything.csv", csv(everything()).encode())
     print(f"Written to {out}, with all combinations of the options in everything.csv")
 
 

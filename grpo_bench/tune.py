@@ -23,7 +23,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from grpo_bench.config import CONF
-from grpo_bench.records.files import replace
+from grpo_bench.records.files import write_atomically
 from grpo_bench.report.text.numbers import share
 from grpo_bench.runs.hydra_setup import register
 from grpo_bench.runs.stopping import GOES_ON, stopping
@@ -58,7 +58,7 @@ def main(settings: DictConfig) -> None:
         raise SystemExit(str(error)) from None
     for path, text in result_files(trials, settings).items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, text.encode())
+        write_atomically(path, text.encode())
     for some in trials:
         won = best(some)
         print(f"{won.env} {won.algo}: trial {won.number} ({won.words()}), {share(won.score)}")

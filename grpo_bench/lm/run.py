@@ -184,9 +184,9 @@ class LanguageRecorder:
 
 def write_lines(path: Path, lines: list[str]) -> None:
     """A text file, written beside and renamed."""
-    from grpo_bench.records.files import replace
+    from grpo_bench.records.files import write_atomically
 
-    replace(path, ("\n".join(lines) + "\n").encode())
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
 def component_bytes(trainer: Trainer) -> dict[str, int]:

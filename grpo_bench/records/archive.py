@@ -56,9 +56,9 @@ def read_packed(path: Path, names: set[str], *columns: str) -> pa.Table:
     return table.filter(of_runs(table, names))
 
 
-def read_packed_ends(path: Path, names: set[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """``Ends.values`` and ``Ends.curves`` of the runs with these names, one column of METRICS after
-    the other: the whole would take a gigabyte for ten thousand runs.
+def read_packed_summaries(path: Path, names: set[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """``values`` and ``curves`` of ``RunSummaries``, of the runs with these names. Reads one column
+    of METRICS after the other: the whole would take a gigabyte for ten thousand runs.
 
     Raises:
         RecordError: the file is damaged or missing.

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from grpo_bench.records.schema import RecordError
 
 
-def replace(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path``, over what is there. Of several writers at once one wins.
 
     Raises:

@@ -70,9 +70,9 @@ def read_folders(folder: Path, read: Callable[[Path], Any]) -> list[Record]:
 # -- what is read ---------------------------------------------------------------------------------
 
 
-def read_ends(path: Path) -> tuple[dict[str, float], list[np.ndarray]] | None:
-    """Of a run's folder its row of ``Ends.values``, and of the rows of ``CURVE`` the ``BUDGETS``
-    and the values, each (n,); None where a run has no metrics."""
+def read_summary(path: Path) -> tuple[dict[str, float], list[np.ndarray]] | None:
+    """A run's row of ``RunSummaries.values``, and the ``BUDGETS`` and values of its rows of
+    ``CURVE``, each (n,); None where a run has no metrics."""
     names = METRIC_SCHEMA.names
     table = read_parquet(path / "metrics.parquet", names, dictionaries=["metric"])
     if table is None or not table.num_rows:

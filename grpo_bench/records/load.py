@@ -1,5 +1,5 @@
-"""All records under a folder as data frames: whole, or what runs began and ended with. They lie in
-folders of runs, packed in an archive, or some here and some there."""
+"""All records under a folder as data frames: whole, or a summary of each run. The records may be
+folders of runs, an archive, or both."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from grpo_bench.records.archive import (
     of_runs,
     read_archive,
     read_packed,
-    read_packed_ends,
+    read_packed_summaries,
 )
 from grpo_bench.records.files import read_parquet
-from grpo_bench.records.folders import Record, read_ends, read_folders, read_problems, run_names
+from grpo_bench.records.folders import Record, read_folders, read_problems, read_summary, run_names
 from grpo_bench.records.schema import (
     BUDGETS,
     CURVE,
@@ -43,12 +43,12 @@ __all__ = [
     "CURVE",
     "KEYS",
     "START",
-    "Ends",
     "Results",
+    "RunSummaries",
     "has_records",
-    "load_ends",
     "load_problems",
     "load_results",
+    "load_summaries",
 ]
 
 KEYS = ["run", "env", "algo", "budget", "seed"]  # the first columns of every frame
@@ -75,8 +75,8 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Ends:
-    """What runs began and ended with, in the order of ``Results``.
+class RunSummaries:
+    """The first and last values of each run and its curve, in the order of ``Results``.
 
     runs: as in ``Results``.
     values: one row per run that has metrics, indexed by its ``run``: the last value of each metric
@@ -86,7 +86,7 @@ class Ends:
         transitions: ``run``, the ``BUDGETS`` spent until then, and ``success``, the share of the
         problems solved. Of two evaluations after the same transitions the later one counts.
     notes: the lines of ``notes.txt`` in the folder, if there is one: what whoever made the records
-        knows of them and nothing has measured. Tables repeat them.
+        wants to say about them. Tables repeat them.
     """
 
     runs: pd.DataFrame
@@ -124,30 +124,32 @@ def load_results(folder: Path | str = "results/runs") -> Results:
     )
 
 
-def load_ends(folder: Path | str) -> Ends:
-    """Read the ends of every record under ``folder``, whatever its status: what tables are made of,
-    without opening eval.parquet.
+def load_summaries(folder: Path | str) -> RunSummaries:
+    """Summarise every record under ``folder``, whatever its status: all that tables need, without
+    opening eval.parquet.
 
     Raises:
         FileNotFoundError: there is no such folder, or no run in it.
         RecordError: an archive is damaged.
     """
     folder = Path(folder)
-    runs, found, packed = _read_all(folder, read_ends)
-    some = [(name, ends) for name, ends in found if ends is not None]
+    runs, found, packed = _read_all(folder, read_summary)
+    some = [(name, summary) for name, summary in found if summary is not None]
     values = pd.DataFrame(
-        [ends[0] for _, ends in some], index=[name for name, _ in some], dtype=np.float64
+        [summary[0] for _, summary in some], index=[name for name, _ in some], dtype=np.float64
     )
     curves = _curves([(name, ends[1]) for name, ends in some])
     if packed:
-        its_values, its_curves = read_packed_ends(folder / METRICS, packed)
+        its_values, its_curves = read_packed_summaries(folder / METRICS, packed)
         values = pd.concat([values, its_values])
         curves = pd.concat([curves, its_curves])
     values = values.loc[[name for name in runs["run"] if name in values.index]]
     curves = _in_order(curves, runs).drop_duplicates(["run", "transitions"], keep="last")
     notes = folder / "notes.txt"
     lines = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
-    return Ends(runs, values, curves.astype({"run": str}).reset_index(drop=True), tuple(lines))
+    return RunSummaries(
+        runs, values, curves.astype({"run": str}).reset_index(drop=True), tuple(lines)
+    )
 
 
 def load_problems(folder: Path | str) -> pd.DataFrame:
@@ -199,8 +201,8 @@ def _read_all(
             found.append((record.name, record.found))
     if not chosen:
         raise FileNotFoundError(
-            f"no runs under {folder}: expected folders <env>/<algo>/<budget>-seed<n>-<hash>, "
-            f"which python -m grpo_bench.run makes, or what python -m grpo_bench.pack makes of them"
+            f"{folder}: no records; expected a folder that python -m grpo_bench.run or "
+            "python -m grpo_bench.pack wrote"
         )
     rows = [_row(chosen[name]) for name in sorted(chosen, key=run_order)]
     return pd.DataFrame(rows), found, {n for n in packed if chosen[n].manifest is not None}
@@ -245,7 +247,7 @@ def _tables(path: Path) -> tuple[pa.Table | None, pa.Table | None]:
 
 
 def _curves(found: list[tuple[str, list[np.ndarray]]]) -> pd.DataFrame:
-    """``Ends.curves`` of the columns that ``read_ends`` found for each run."""
+    """``RunSummaries.curves`` of the columns that ``read_summary`` found for each run."""
     empty = [
         np.empty(0, METRIC_SCHEMA.field(n).type.to_pandas_dtype()) for n in (*BUDGETS, "value")
     ]

@@ -22,7 +22,7 @@ from grpo_bench.records.archive import (
     read_archive,
     read_packed,
 )
-from grpo_bench.records.files import read_parquet, replace
+from grpo_bench.records.files import read_parquet, write_atomically
 from grpo_bench.records.folders import Record, read_folders, read_problems
 from grpo_bench.records.schema import (
     EVAL_SCHEMA,
@@ -74,7 +74,7 @@ def pack(results: Path, out: Path, metrics: Sequence[str] = ("*",)) -> int:
     folders = read_folders(results, partial(_read_tables, patterns=metrics))
     here = [(read_archive(place), place) for place in dict.fromkeys([out, results])]
     if not folders and not here[-1][0]:
-        raise FileNotFoundError(f"no runs under {results}: nothing to pack")
+        raise FileNotFoundError(f"{results}: no records to pack")
     parts: list[tuple[Sequence[Record], Tables]] = [
         (records, _read_archive(place)) for records, place in here if records
     ]
@@ -90,7 +90,7 @@ def pack(results: Path, out: Path, metrics: Sequence[str] = ("*",)) -> int:
         files[name] = _bytes(whole, _encodings(whole), LEVEL)
     out.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        replace(out / name, data)
+        write_atomically(out / name, data)
     return sum(map(len, kept))
 
 

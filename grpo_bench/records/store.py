@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace as changed
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from grpo_bench.meter.provenance import Provenance
-from grpo_bench.records.files import create, parquet_bytes, replace
+from grpo_bench.records.files import create, parquet_bytes, write_atomically
 from grpo_bench.records.lock import Holder, latest_attempt, make_attempt
 from grpo_bench.records.schema import (
     BUDGETS,
@@ -142,7 +142,7 @@ class Run:
         self.sinks: list[Sink] = []
         self._metrics: dict[str, list[Any]] = {name: [] for name in METRIC_SCHEMA.names}
         self._evaluations: list[pa.Table] = []
-        replace(folder / "manifest.json", manifest.to_json())
+        write_atomically(folder / "manifest.json", manifest.to_json())
 
     def log(
         self,
@@ -202,8 +202,8 @@ class Run:
         """
         metrics = pa.table(self._metrics, schema=METRIC_SCHEMA)
         evaluations = self._evaluations or [EVAL_SCHEMA.empty_table()]
-        replace(self.folder / "metrics.parquet", parquet_bytes(metrics))
-        replace(self.folder / "eval.parquet", parquet_bytes(pa.concat_tables(evaluations)))
+        write_atomically(self.folder / "metrics.parquet", parquet_bytes(metrics))
+        write_atomically(self.folder / "eval.parquet", parquet_bytes(pa.concat_tables(evaluations)))
 
     def finish(self, status: Status = "ok", error: str | None = None) -> None:
         """Write everything and say how it ended.
@@ -269,9 +269,9 @@ def _end(
         raise ValueError(f"status={status!r}: a run ends with one of {', '.join(ends)}")
     if error is not None:
         with suppress(OSError):  # the status matters more, and needs less room
-            replace(folder / "error.txt", error.encode(errors="backslashreplace"))
-    manifest = changed(manifest, status=status, end=_now(), extra=extra)
-    replace(folder / "manifest.json", manifest.to_json())
+            write_atomically(folder / "error.txt", error.encode(errors="backslashreplace"))
+    manifest = replace(manifest, status=status, end=_now(), extra=extra)
+    write_atomically(folder / "manifest.json", manifest.to_json())
     return manifest
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from grpo_bench.records.errors import load_errors
+from grpo_bench.records.load import RunSummaries
 from grpo_bench.report.claims.judge import Judged
 from grpo_bench.report.folder import read_records
 from grpo_bench.report.rows.aggregate import profiles
@@ -109,6 +110,16 @@ def gather(
     if not names or len(set(names)) < len(names):
         raise ValueError(f"folders={names}: expected one at least, of different names")
     sections = [read_section(name, path) for name, path in zip(names, folders, strict=True)]
+    return assemble(sections, claims, memory, title)
+
+
+def assemble(
+    sections: Sequence[Section],
+    claims: Sequence[Judged] = (),
+    memory: pd.DataFrame | None = None,
+    title: str = TITLE,
+) -> Report:
+    """A report of sections, with colours that fit together; see ``gather``."""
     orders = coloured([list(section.order) for section in sections])
     sections = [replace(s, order=order) for s, order in zip(sections, orders, strict=True)]
     if memory is not None:
@@ -139,18 +150,34 @@ def read_section(name: str, folder: Path) -> Section:
     Raises:
         FileNotFoundError: there is no run in it.
     """
-    ends, problems = read_records(folder)
-    runs, errors = ends.runs, load_errors(folder)
-    told = zip(runs["run"], runs["problem"], strict=True)
-    reasons = [problem or errors.get(run, "") for run, problem in told]
-    ends = replace(ends, runs=runs.assign(reason=reasons))
-    groups = group_runs(ends, reference_algorithm(ends, None))
+    summaries, problems = read_records(folder)
+    return make_section(
+        name, summaries, build_tables(summaries, None, problems), load_errors(folder)
+    )
+
+
+def make_section(
+    name: str,
+    summaries: RunSummaries,
+    tables: dict[str, pd.DataFrame],
+    errors: dict[str, str],
+) -> Section:
+    """A section from records that have been read, and from their tables.
+
+    Args:
+        errors: why runs failed, as ``load_errors`` gives it.
+    """
+    runs = summaries.runs
+    problems = zip(runs["run"], runs["problem"], strict=True)
+    reasons = [problem or errors.get(run, "") for run, problem in problems]
+    summaries = replace(summaries, runs=runs.assign(reason=reasons))
+    groups = group_runs(summaries, reference_algorithm(summaries, None))
     return Section(
         name=name,
         groups=groups,
-        tables=build_tables(ends, None, problems),
-        curves=learning_curves(groups, ends),
+        tables=tables,
+        curves=learning_curves(groups, summaries),
         profiles=profiles(groups),
-        notes=ends.notes,
+        notes=summaries.notes,
         order={label: i for i, label in enumerate(dict.fromkeys(g.label for g in groups))},
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from grpo_bench.records.files import replace
-from grpo_bench.records.load import Ends, load_ends, load_problems
+from grpo_bench.records.files import write_atomically
+from grpo_bench.records.load import RunSummaries, load_problems, load_summaries
 from grpo_bench.report.tables import build_tables
 from grpo_bench.report.text.writers import written
 
@@ -16,15 +16,15 @@ from grpo_bench.report.text.writers import written
 MOST_PAIRED = 500
 
 
-def read_records(folder: Path) -> tuple[Ends, pd.DataFrame | None]:
-    """What tables are made of: ``load_ends``, and ``load_problems`` of no more than
+def read_records(folder: Path) -> tuple[RunSummaries, pd.DataFrame | None]:
+    """What tables are made of: ``load_summaries``, and ``load_problems`` of no more than
     ``MOST_PAIRED`` runs.
 
     Raises:
         FileNotFoundError: there is no run in it.
     """
-    ends = load_ends(folder)
-    return ends, load_problems(folder) if len(ends.runs) <= MOST_PAIRED else None
+    summaries = load_summaries(folder)
+    return summaries, load_problems(folder) if len(summaries.runs) <= MOST_PAIRED else None
 
 
 def make_tables(folder: Path, reference: str | None = None) -> dict[str, pd.DataFrame]:
@@ -34,15 +34,15 @@ def make_tables(folder: Path, reference: str | None = None) -> dict[str, pd.Data
         FileNotFoundError: there is no run in it.
         ValueError: there is no run of ``reference``.
     """
-    ends, problems = read_records(folder)
-    return build_tables(ends, reference, problems)
+    summaries, problems = read_records(folder)
+    return build_tables(summaries, reference, problems)
 
 
 def write_tables(tables: dict[str, pd.DataFrame], out: Path) -> None:
     """Write the tables into a folder."""
     out.mkdir(parents=True, exist_ok=True)
     for name, text in written(tables).items():
-        replace(out / name, text.encode())
+        write_atomically(out / name, text.encode())
 
 
 def differing(tables: dict[str, pd.DataFrame], out: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grpo_bench.records.files import replace
+from grpo_bench.records.files import write_atomically
 from grpo_bench.report.contents import Report
 from grpo_bench.report.figures.files import figure_files
 from grpo_bench.report.page import report_page
@@ -17,6 +17,6 @@ def publish(report: Report, out: Path) -> Path:
     """Write the page of a report and its figures into a folder; the path of the page."""
     (out / FIGURES).mkdir(parents=True, exist_ok=True)
     for name, data in figure_files(report).items():
-        replace(out / FIGURES / name, data)
-    replace(out / PAGE, report_page(report).encode())
+        write_atomically(out / FIGURES / name, data)
+    write_atomically(out / PAGE, report_page(report).encode())
     return out / PAGE

@@ -1,14 +1,13 @@
-"""The tables, in numbers: a row per environment, budget and algorithm, and in some one for each of
-several budgets or scores. ``summary`` sets what the others measure side by side.
+"""The tables, in numbers: a row per environment, budget and algorithm; some tables have a row for
+each of several budgets or scores. ``summary`` has the main numbers of the other tables.
 
-Where a column ``x`` has an interval, ``x_low`` and ``x_high`` stand beside it: the mean over seeds
-with the 95 % interval of ``stats.mean_interval``; ``x_sd`` and ``x_kurtosis`` are the
-``stats.spread`` over them.
-Differences and ratios are paired by seed with the reference. A transition of a language model is a
-token, and stands in columns of its own.
-A table's ``attrs`` hold ``caption``, ``header``, ``reading``, ``footnotes`` (a list),
-``reference``, the name of the algorithm compared with as texts have it, and ``unit``, of the bytes
-of components.
+A column ``x`` with an interval is a mean over seeds; ``x_low`` and ``x_high`` are its 95 % bounds
+(``rows.cells``), empty below three seeds. ``x_sd`` and ``x_kurtosis`` are the ``stats.spread``.
+Differences and ratios are paired by seed with the reference. The transitions of a language model
+are tokens, which have columns of their own.
+A table's ``attrs`` hold ``caption``, ``header``, ``reading``, ``short_reading`` (for ``brief``
+columns), ``footnotes`` (a list), ``reference``, the name of the algorithm compared with as texts
+have it, and ``unit``, of the bytes of components.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import pandas as pd
 
 from grpo_bench import stats
 from grpo_bench.records import TRAINING
-from grpo_bench.records.load import START, Ends
+from grpo_bench.records.load import START, RunSummaries
 from grpo_bench.report.rows.aggregate import aggregate
 from grpo_bench.report.rows.budgets import equal, reach
 from grpo_bench.report.rows.cells import (
@@ -33,22 +32,24 @@ from grpo_bench.report.rows.cells import (
     difference,
     experience,
     mean,
+    mean_columns,
     memory_ratios,
     names,
     normalised,
+    positive_columns,
     ratio,
-    spread,
+    share_columns,
 )
 from grpo_bench.report.rows.comparison import COMPONENTS, Group, group_runs, reference_algorithm
 from grpo_bench.report.rows.curves import run_curves
 from grpo_bench.report.rows.paired import paired
 from grpo_bench.report.rows.trades import critic_of, trades
 from grpo_bench.report.text.origin import footnotes, header
-from grpo_bench.report.text.words import captions, in_text, readings
+from grpo_bench.report.text.words import captions, in_text, readings, short_reading
 
 
 def build_tables(
-    results: Ends, reference: str | None = None, problems: pd.DataFrame | None = None
+    results: RunSummaries, reference: str | None = None, problems: pd.DataFrame | None = None
 ) -> dict[str, pd.DataFrame]:
     """``trades``, ``summary``, ``accuracy``, ``equal``, ``reach``, ``speed``, ``memory``,
     ``aggregate`` and ``paired``, without those that would have no row: ``trades`` without GRPO or
@@ -77,13 +78,14 @@ def build_tables(
     }
     if problems is not None:
         makers["paired"] = partial(paired, problems=problems)
+    steps = sorted({experience(group) for group in groups}, reverse=True)
     about = {
         "header": header(results.runs),
         "footnotes": [*results.notes, *footnotes(groups, algo)],
         "reference": in_text(algo),
         "unit": _unit(groups),
+        "short_reading": short_reading(algo, steps),
     }
-    steps = sorted({experience(group) for group in groups}, reverse=True)
     all_captions, all_readings = captions(algo), readings(algo, steps)
     tables = {}
     for name, make in makers.items():
@@ -91,7 +93,7 @@ def build_tables(
         if table.empty:
             continue
         table.attrs = about | {"caption": all_captions[name], "reading": all_readings[name]}
-        if name == "trades":  # what is found in other algorithms is no matter of it
+        if name == "trades":  # without findings in other algorithms
             its = [g for g in groups if g.algo == "grpo" or critic_of(g) is not None]
             table.attrs["footnotes"] = [*results.notes, *footnotes(its, algo)]
         tables[name] = table
@@ -112,8 +114,8 @@ def _summaries(groups: Sequence[Group]) -> list[Row]:
 def _summary(group: Group, reference: Group | None) -> Row:
     its = np.empty(0) if reference is None else reference.column(TEST_SUCCESS)
     return {
-        **spread("test_success", group.column(TEST_SUCCESS)),
-        **spread("reference_success", its),
+        **share_columns("test_success", group.column(TEST_SUCCESS)),
+        **share_columns("reference_success", its),
         **difference(group, reference, TEST_SUCCESS),
         **ratio("speed_ratio", group, reference, RATE),
         **memory_ratios(group, reference),
@@ -124,13 +126,13 @@ def _accuracy(group: Group, reference: Group | None) -> Row:
     apart = stats.spread(group.column(TEST_SUCCESS))
     return {
         experience(group): mean(group, "transitions"),
-        **spread("validation_success", group.column("eval/validation/success")),
-        **spread("test_success", group.column(TEST_SUCCESS)),
+        **share_columns("validation_success", group.column("eval/validation/success")),
+        **share_columns("test_success", group.column(TEST_SUCCESS)),
         "test_success_sd": apart.deviation,
         "test_success_kurtosis": apart.kurtosis,
-        **spread("sampled_success", group.column("eval/test_sampled/success")),
-        **spread("test_reward", group.column("eval/test/reward")),
-        **spread("normalised", normalised(group)),
+        **share_columns("sampled_success", group.column("eval/test_sampled/success")),
+        **mean_columns("test_reward", group.column("eval/test/reward")),
+        **mean_columns("normalised", normalised(group)),
         "start_success": mean(group, f"{START}eval/validation/success"),
         "well_formed": mean(group, "eval/test/format"),
         **difference(group, reference, TEST_SUCCESS),
@@ -141,7 +143,7 @@ def _speed(group: Group, reference: Group | None) -> Row:
     parts = (*TRAINING, "setup", "warmup", "evaluation")
     return {
         "gradient_steps": mean(group, "gradient_steps"),
-        **spread(f"{experience(group)}_per_second", group.column(RATE)),
+        **positive_columns(f"{experience(group)}_per_second", group.column(RATE)),
         **{f"{part}_seconds": mean(group, f"time/{part}_seconds") for part in parts},
         **ratio("ratio", group, reference, RATE),
         "critic_share": mean(group, "critic_share"),
@@ -158,7 +160,7 @@ def _bound(group: Group, reference: Group | None) -> float:
 
 def _memory(group: Group, reference: Group | None) -> Row:
     return {
-        **spread("peak_bytes", group.column("memory/peak_bytes")),
+        **positive_columns("peak_bytes", group.column("memory/peak_bytes")),
         "growth_bytes": mean(group, "growth"),
         **{f"{part}_bytes": mean(group, f"memory/{part}_bytes") for part in COMPONENTS},
         **memory_ratios(group, reference),

@@ -9,6 +9,7 @@ from grpo_bench.stats.comparison import (
 )
 from grpo_bench.stats.intervals import (
     BOOTSTRAP_FROM,
+    INTERVAL_FROM,
     NOTHING,
     Interval,
     Spread,
@@ -17,11 +18,12 @@ from grpo_bench.stats.intervals import (
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
+    positive_mean_interval,
     spread,
     wilson,
 )
 from grpo_bench.stats.planning import seeds_for_p, seeds_to_tell, smallest_p
-from grpo_bench.stats.reach import Reach, kaplan_meier, time_to_reach
+from grpo_bench.stats.reach import kaplan_meier, median_to_reach
 from grpo_bench.stats.scores import (
     AGGREGATE_FROM,
     Profile,
@@ -35,12 +37,12 @@ from grpo_bench.stats.scores import (
 __all__ = [
     "AGGREGATE_FROM",
     "BOOTSTRAP_FROM",
+    "INTERVAL_FROM",
     "NOTHING",
     "Interval",
     "McNemar",
     "Nested",
     "Profile",
-    "Reach",
     "Spread",
     "aggregate_interval",
     "deviation",
@@ -49,17 +51,18 @@ __all__ = [
     "kaplan_meier",
     "mcnemar",
     "mean_interval",
+    "median_to_reach",
     "nested_permutation",
     "optimality_gap",
     "paired_difference_interval",
     "paired_ratio_interval",
     "performance_profile",
+    "positive_mean_interval",
     "probability_of_improvement",
     "seeds_for_p",
     "seeds_to_tell",
     "smallest_p",
     "spread",
     "task_mean",
-    "time_to_reach",
     "wilson",
 ]

@@ -1,70 +1,41 @@
 """What an algorithm needs to reach a score, where some runs never get there.
 
-Such a run is censored: it needs more than it was given, nobody knows how much. It counts all the
+Such a run is censored: it needs more than it was given. It counts all the
 same; leaving it out would make an algorithm that fails half the time look quick.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from grpo_bench.stats.checks import Values, check_share, one_per_seed
-from grpo_bench.stats.intervals import NOTHING, Interval, mean_interval
+from grpo_bench.stats.intervals import NOTHING, Interval
 
 
-class Reach(NamedTuple):
-    """n: runs. reached: those of them that got there.
-    median: what half of the runs need; inf where fewer get there, as a bound where it may be so.
-    restricted_mean: mean of what was needed, or of ``horizon`` where that was less.
-    """
+def median_to_reach(needed: ArrayLike, reached: ArrayLike, confidence: float = 0.95) -> Interval:
+    """The median of what runs need to reach a score, in any unit of a budget; inf where fewer than
+    half get there, as a bound where that may be so.
 
-    n: int
-    reached: int
-    median: Interval
-    restricted_mean: Interval
-    horizon: float
-
-
-def time_to_reach(
-    needed: ArrayLike,
-    reached: ArrayLike,
-    horizon: float | None = None,
-    confidence: float = 0.95,
-) -> Reach:
-    """What runs need to reach a score, in any unit of a budget.
-
-    The median is that of the Kaplan-Meier estimate. Its bounds are order statistics, with the
-    binomial distribution: no assumption, and at least the confidence (0.979 of 10 runs for 0.95);
-    a censored run counts for the lower bound as if it had got there at its end, for the upper one
-    as if it never would. There are none below 6 runs (for 0.95), where even the smallest and the
+    The estimate is that of Kaplan and Meier. Its bounds are order statistics, with the binomial
+    distribution: no assumption, and at least the confidence (0.979 of 10 runs for 0.95). A censored
+    run counts for the lower bound as if it had got there at its end, for the upper one as if it
+    never would. There are no bounds below 6 runs (for 0.95), where even the smallest and the
     largest are too close.
 
     Args:
         needed: (n,), where each run got there, or where it ended if it did not.
         reached: (n,) whether it got there.
-        horizon: up to where needs are counted in the restricted mean, to compare algorithms up to
-            the same; None: the end of the censored run that ended first, or the largest need.
 
     Raises:
-        ValueError: shapes differ, a need is negative or NaN, or a run ended before the horizon.
+        ValueError: shapes differ, or a need is negative or NaN.
     """
     times, there = _runs(needed, reached)
     check_share(confidence, "confidence")
-    n = len(times)
-    if n == 0:
-        return Reach(0, 0, NOTHING, NOTHING, math.nan if horizon is None else horizon)
-    first_end = float(times[~there].min(initial=math.inf))
-    if horizon is None:
-        horizon = min(first_end, float(times.max()))
-    if horizon > first_end:
-        raise ValueError(f"horizon={horizon:g}: expected at most {first_end:g}, where a run ended")
-    restricted = mean_interval(np.minimum(times, horizon), confidence)
-    return Reach(n, int(there.sum()), _median(times, there, confidence), restricted, horizon)
+    return _median(times, there, confidence) if len(times) else NOTHING
 
 
 def kaplan_meier(needed: ArrayLike, reached: ArrayLike) -> tuple[Values, Values]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from grpo_bench.stats.checks import Values, check_share, one_per_seed, one_per_task
-from grpo_bench.stats.intervals import Interval, bounds_of_mean, wilson
+from grpo_bench.stats.intervals import INTERVAL_FROM, Interval, bounds_of_mean, wilson
 from grpo_bench.stats.resampling import bounds, expanded_level, resamples
 
 Statistic = Callable[[Sequence[Values]], Values]
@@ -87,7 +87,7 @@ def performance_profile(
     bootstrap has no width if all runs of each task are on one side of the threshold, as in most of
     a profile of different tasks: in simulations it covers 0.56 there at 6 seeds and 0.73 at 10.
     These bounds cover 0.93 to 0.99 at 6 seeds and 0.96 to 0.99 from 10 on;
-    at 3 seeds 0.84 where nearly all runs are on one side.
+    at 3 seeds 0.84 where nearly all runs are on one side. A task of fewer seeds leaves no bounds.
     """
     tasks = one_per_task(scores, "scores")
     steps = one_per_seed(thresholds, "thresholds")
@@ -99,4 +99,7 @@ def performance_profile(
         of_count = np.array([wilson(k, len(task), confidence) for k in range(len(task) + 1)])
         by_task.append(of_count[(task[:, None] > steps).sum(axis=0)])  # (t, 3)
     shares, low, high = np.stack(by_task).transpose(2, 0, 1)  # (tasks, t) each
-    return Profile(shares.mean(axis=0), *bounds_of_mean(shares, low, high))
+    share = shares.mean(axis=0)
+    if min(map(len, tasks)) < INTERVAL_FROM:
+        return Profile(share, *np.full((2, len(steps)), math.nan))
+    return Profile(share, *bounds_of_mean(shares, low, high))

@@ -26,7 +26,7 @@ from torch import Tensor
 from grpo_bench.fast.optimizer import EagerAdam
 from grpo_bench.grpo.policies import MultiInputPolicy
 from grpo_bench.grpo.seeds import stream
-from grpo_bench.records.files import replace
+from grpo_bench.records.files import write_atomically
 from grpo_bench.training.baselines import actor_modules
 from grpo_bench.training.networks import TokenTransformer, policy_kwargs
 from grpo_envs.task import Task
@@ -86,7 +86,7 @@ def warmed_up(
             made = {"weights": weights, "seconds": time.perf_counter() - start}
             content = BytesIO()
             torch.save(made, content)
-            replace(path, content.getvalue())
+            write_atomically(path, content.getvalue())
     return made["weights"], made["seconds"]
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from grpo_bench.report.text.numbers import share
-from grpo_bench.report.text.writers import csv, grid
+from grpo_bench.report.text.writers import csv, markdown_grid
 from grpo_bench.tuning.trials import Trial, best
 
 LEFT = ("env", "algo", "settings", "chosen")  # columns of the table that are aligned left
@@ -72,7 +72,7 @@ def page(trials: pd.DataFrame, n_seeds: int) -> str:
         mean=trials["mean"].map(share),
     ).rename(columns={"first_seed": "first seed"})
     reading = READING.format(n=n_seeds)
-    return f"**Tuning: all trials**\n\n{grid(shown, LEFT)}\n\n{reading}\n"
+    return f"**Tuning: all trials**\n\n{markdown_grid(shown, LEFT)}\n\n{reading}\n"
 
 
 def winners(trials: Sequence[Sequence[Trial]], n_seeds: int) -> str:
@@ -90,7 +90,9 @@ def winners(trials: Sequence[Sequence[Trial]], n_seeds: int) -> str:
             }
         )
     reading = WINNERS.format(trials=len(trials[0]), n=n_seeds)
-    return f"**Tuning: what was chosen**\n\n{grid(pd.DataFrame(rows), LEFT)}\n\n{reading}\n"
+    return (
+        f"**Tuning: what was chosen**\n\n{markdown_grid(pd.DataFrame(rows), LEFT)}\n\n{reading}\n"
+    )
 
 
 def result_files(trials: Sequence[Sequence[Trial]], settings: DictConfig) -> dict[Path, str]:

@@ -12,7 +12,7 @@ from hydra import compose
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from grpo_bench.config import CONF, Config, resolved
-from grpo_bench.records.load import Ends
+from grpo_bench.records.load import RunSummaries
 from grpo_bench.records.schema import run_folder
 from grpo_bench.runs.sweep import carry_out
 from grpo_bench.tuning.trials import Trial, best, finalists, propose
@@ -144,7 +144,7 @@ def carried_out(configs: list[Config], n_jobs: int | None) -> list[float]:
     return [each.score if each.status == "ok" else math.nan for each in outcomes]
 
 
-def recorded(configs: list[Config], records: Ends) -> list[float]:
+def recorded(configs: list[Config], records: RunSummaries) -> list[float]:
     """The same from records that are there already; NaN of those that are not."""
     values = records.values.reindex(columns=["eval/tuning/success"])["eval/tuning/success"]
     ok = records.runs.loc[records.runs["status"] == "ok", "run"]

@@ -35,14 +35,14 @@ def run(benchmark: ModuleType, name: str, out: Path, *arguments: str) -> pd.Data
 def test_spread_and_ratio_by_hand(load):
     compare = load("_compare")
     assert compare.spread("x", [3.0, 1.0, 2.0]) == {"x": 2.0, "x_low": 1.0, "x_high": 3.0}
-    # 2 / 1 and 8 / 1: median 5, geometric mean 4; logs ln 2 and ln 8, s = ln 4 / sqrt 2,
-    # t(1) at 97.5 % = 12.7062, half width 12.7062 * ln 4 / 2 = 8.8073
-    found = compare.ratio([2.0, 8.0], [1.0, 1.0])
-    assert found["ratio_median"] == 5.0
+    # 2, 4 and 8: median 4, geometric mean 4; logs ln 2, ln 4 and ln 8, s = ln 2,
+    # t(2) at 97.5 % = 4.302653, half width 4.302653 * ln 2 / sqrt 3 = 1.721873
+    found = compare.ratio([2.0, 8.0, 4.0], [1.0, 1.0, 1.0])
+    assert found["ratio_median"] == 4.0
     assert (found["ratio_median_low"], found["ratio_median_high"]) == (2.0, 8.0)
     assert found["ratio"] == pytest.approx(4.0)
-    assert found["ratio_low"] == pytest.approx(4.0 * math.exp(-8.8073), rel=1e-4)
-    assert found["ratio_high"] == pytest.approx(4.0 * math.exp(8.8073), rel=1e-4)
+    assert found["ratio_low"] == pytest.approx(4.0 * math.exp(-1.721873), rel=1e-4)
+    assert found["ratio_high"] == pytest.approx(4.0 * math.exp(1.721873), rel=1e-4)
 
 
 def test_subjects_take_turns(load):
@@ -225,22 +225,22 @@ def test_a_run_that_comes_nowhere_makes_a_bound_or_a_miss(load):
     stuck = [module.Point(0, 0, 0.2), module.Point(40, 10, 0.3)]
 
     def told(grpo, dummies):
-        table = module.Table("", ("accuracy", "algorithm", "reached"), (), repeats=2)
+        table = module.Table("", ("accuracy", "algorithm", "reached"), (), repeats=3)
         module.add_rows(table, 0.5, {module.GRPO_ROW: grpo, module.DUMMY_ROW: dummies})
         return table.rows, str(table.targets[0])
 
-    (grpo, dummies), note = told([quick, quick], [slow, slow])
-    assert grpo["reached"] == "2/2" and grpo["seconds"] == pytest.approx(1.0)
+    (grpo, dummies), note = told([quick] * 3, [slow] * 3)
+    assert grpo["reached"] == "3/3" and grpo["seconds"] == pytest.approx(1.0)
     assert dummies["seconds"] == pytest.approx(10.0)
     assert dummies["ratio"] == pytest.approx(10) and note.startswith("Target met")
-    (_, dummies), note = told([quick, quick], [stuck, stuck])
-    assert (dummies["reached"], dummies["seconds"]) == ("0/2", math.inf)
+    (_, dummies), note = told([quick] * 3, [stuck] * 3)
+    assert (dummies["reached"], dummies["seconds"]) == ("0/3", math.inf)
     assert dummies["ratio"] == pytest.approx(40)
     assert note.endswith("not every run reached the accuracy")
     hardly = [module.Point(0, 0, 0.2), module.Point(3, 10, 0.3)]  # and only 3 s to do it in
-    (_, dummies), note = told([quick, quick], [hardly, hardly])
+    (_, dummies), note = told([quick] * 3, [hardly] * 3)
     assert dummies["ratio"] == pytest.approx(3) and note.startswith("Target open")
-    (_, dummies), note = told([quick, stuck], [slow, slow])
+    (_, dummies), note = told([quick, quick, stuck], [slow] * 3)
     assert "ratio" not in dummies and note.startswith("Target missed")
     assert module.seconds_or_not(math.inf) == "not reached"
 

@@ -77,15 +77,15 @@ def test_a_row_and_its_targets_by_hand(load):
         return sides.Turn(seconds, peak, [])
 
     turns = {
-        "ours": [turn(1.0, 1.0, 2**20), turn(2.0, 2.0, 2**20)],
-        "same": [turn(4.0, 4.0, 2**21), turn(8.0, 8.0, 2**21)],
-        "floor": [turn(0.5, 0.8, 1), turn(1.0, 1.6, 1)],
+        "ours": [turn(1.0, 1.0, 2**20), turn(2.0, 2.0, 2**20), turn(3.0, 3.0, 2**20)],
+        "same": [turn(4.0, 4.0, 2**21), turn(8.0, 8.0, 2**21), turn(12.0, 12.0, 2**21)],
+        "floor": [turn(0.5, 0.8, 1), turn(1.0, 1.6, 1), turn(1.5, 2.4, 1)],
     }
-    table = module.Table("", ("reference", "trainer"), (), repeats=2)
+    table = module.Table("", ("reference", "trainer"), (), repeats=3)
     module.add_rows(table, sides.Settings(), turns, steps=1)
     names = ["ours", module.title("same"), "floor", module.ROWS]
     assert [row["trainer"] for row in table.rows] == names
-    assert table.rows[0]["rate"] == 192.0  # 4 x 8 x 16 tokens in 2 and 4 seconds: 256 and 128
+    assert table.rows[0]["rate"] == 128.0  # 4 x 8 x 16 tokens in 2, 4 and 6 seconds: the middle one
     found = {target.what: (target.estimate, target.verdict) for target in table.targets}
     assert found == {
         "beta 0, seconds of TRL / ours": (pytest.approx(4.0), "met"),

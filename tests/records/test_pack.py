@@ -14,7 +14,7 @@ from support.run_records import ORIGIN, record, values
 
 from grpo_bench import pack as command
 from grpo_bench.records import RecordError, claim, plan, run_folder
-from grpo_bench.records.load import has_records, load_ends, load_problems, load_results
+from grpo_bench.records.load import has_records, load_problems, load_results, load_summaries
 from grpo_bench.records.packing import pack
 from grpo_bench.records.schema import METRIC_SCHEMA
 from grpo_bench.records.wide import lengthened, widened
@@ -69,7 +69,7 @@ def test_tables_and_frames_are_the_same(everything, tmp_path):
     assert pack(everything, out) == 13
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
     assert written(make_tables(out)) == written(make_tables(everything))
-    theirs, ours = load_ends(everything), load_ends(out)
+    theirs, ours = load_summaries(everything), load_summaries(out)
     pd.testing.assert_frame_equal(ours.runs, theirs.runs)
     pd.testing.assert_frame_equal(ours.values, theirs.values, check_like=True, check_exact=True)
     assert list(ours.values.index) == list(theirs.values.index)
@@ -155,10 +155,10 @@ def test_of_two_records_of_a_run_one_counts(tmp_path, first, second, stays):
     ended(tmp_path / "first", *first)
     ended(tmp_path / "second", *second)
     pack(tmp_path / "first", tmp_path / "second")  # an archive beside the folders
-    for load in (load_results, load_ends):
+    for load in (load_results, load_summaries):
         assert len(load(tmp_path / "second").runs) == 1
     assert list(load_results(tmp_path / "second").metrics["value"]) == [stays]
-    assert list(load_ends(tmp_path / "second").values["train/loss"]) == [stays]
+    assert list(load_summaries(tmp_path / "second").values["train/loss"]) == [stays]
     assert pack(tmp_path / "second", tmp_path / "both") == 1
     assert list(load_results(tmp_path / "both").metrics["value"]) == [stays]
 
@@ -277,7 +277,7 @@ def test_an_archive_without_its_metrics_is_named(everything, tmp_path):
     pack(everything, tmp_path / "out")
     (tmp_path / "out" / "metrics.parquet").unlink()
     with pytest.raises(RecordError, match=r"metrics\.parquet: missing"):
-        load_ends(tmp_path / "out")
+        load_summaries(tmp_path / "out")
 
 
 def test_a_packed_manifest_of_another_schema_counts_as_planned(everything, tmp_path):
@@ -286,13 +286,13 @@ def test_a_packed_manifest_of_another_schema_counts_as_planned(everything, tmp_p
     runs = pd.read_parquet(path)
     runs["manifest"] = runs["manifest"].str.replace('"schema_version": 1', '"schema_version": 0')
     runs.to_parquet(path)
-    found = load_ends(tmp_path).runs
+    found = load_summaries(tmp_path).runs
     assert set(found["status"]) == {"planned"}
     assert found["problem"][0].endswith("manifest.json: schema_version 0, expected 1")
 
 
 def test_nothing_to_pack_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no runs under"):
+    with pytest.raises(FileNotFoundError, match="no records"):
         pack(tmp_path / "nowhere", tmp_path / "out")
 
 
@@ -306,7 +306,7 @@ def test_the_command(everything, tmp_path, monkeypatch, capsys):
     size = sum(len(data) for data in files(out).values())
     assert capsys.readouterr().out == f"13 runs, {size / 1e6:.2f} MB in {out}\n"
     monkeypatch.setattr(sys, "argv", ["pack", f"results='{tmp_path / 'nowhere'}'"])
-    with pytest.raises(SystemExit, match="no runs under"):
+    with pytest.raises(SystemExit, match="no records"):
         command.main()
 
 

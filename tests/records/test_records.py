@@ -386,7 +386,7 @@ def test_missing_manifest_and_damaged_table_count_as_planned(tmp_path):
 
 
 def test_no_runs_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no runs under"):
+    with pytest.raises(FileNotFoundError, match="no records"):
         load_results(tmp_path / "nowhere")
 
 

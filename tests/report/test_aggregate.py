@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from support.curves import ends_of, groups_of, run
+from support.curves import groups_of, run, summaries_of
 
 from grpo_bench.report import build_tables, display
 from grpo_bench.report.rows.aggregate import TAUS, aggregate, profiles
@@ -35,7 +35,7 @@ TASKS = [
 
 
 def rows(runs):
-    return {row["algo"]: row for row in aggregate(groups_of(ends_of(runs)))}
+    return {row["algo"]: row for row in aggregate(groups_of(summaries_of(runs)))}
 
 
 def test_aggregate_by_hand():
@@ -70,7 +70,7 @@ def test_one_task_or_one_algorithm_gives_no_table():
 
 def test_failed_runs_of_all_tasks_are_counted():
     failed = [run("grpo", 9, env=env, status="failed") for env in ("a", "b")]
-    tables = build_tables(ends_of(TASKS + failed))
+    tables = build_tables(summaries_of(TASKS + failed))
     shown = display("aggregate", tables["aggregate"])
     assert list(shown["ok"]) == ["12/14", "12/12"]
     assert list(shown["env"]) == ["all", "all"]
@@ -84,7 +84,7 @@ def test_few_seeds_have_no_interval():
 
 
 def test_profiles_by_hand():
-    frame = profiles(groups_of(ends_of(TASKS)))
+    frame = profiles(groups_of(summaries_of(TASKS)))
     assert list(frame.columns) == ["budget", "algo", "tau", "share", "low", "high"]
     grpo = frame[frame["algo"] == "grpo"]
     np.testing.assert_array_equal(grpo["tau"], TAUS)
@@ -93,5 +93,5 @@ def test_profiles_by_hand():
     assert (share[0.0], share[0.35], share[0.85], share[1.0]) == (1.0, 0.75, 0.25, 1 / 12)
     assert (grpo["share"].diff().dropna() <= 0).all()
     assert (grpo["low"] <= grpo["share"]).all() and (grpo["share"] <= grpo["high"]).all()
-    nothing = profiles(groups_of(ends_of([run("grpo", 1)])))
+    nothing = profiles(groups_of(summaries_of([run("grpo", 1)])))
     assert nothing.empty and list(nothing.columns) == list(frame.columns)

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 import pytest
-from support.curves import ends_of, groups_of, run
+from support.curves import groups_of, run, summaries_of
 
 from grpo_bench.report import build_tables, display, folder
 from grpo_bench.report.rows.paired import paired
@@ -22,7 +22,7 @@ def answered(algo, seed, right, wrong=(), first=0):
 
 
 def rows(runs, problems):
-    found = paired(groups_of(ends_of(runs)), pd.concat(problems))
+    found = paired(groups_of(summaries_of(runs)), pd.concat(problems))
     return {row["algo"]: row for row in found}
 
 
@@ -73,17 +73,17 @@ def test_only_seeds_that_both_have_are_pairs():
 
 def test_in_the_tables():
     failed = run("grpo", 4, status="failed")
-    ends = ends_of([*RUNS, failed])
-    tables = build_tables(ends, problems=pd.concat(PROBLEMS))
+    summaries = summaries_of([*RUNS, failed])
+    tables = build_tables(summaries, problems=pd.concat(PROBLEMS))
     assert list(tables)[-1] == "paired"
     (row,) = display("paired", tables["paired"]).to_dict("records")
     assert (row["ok"], row["permutation p"], row["smallest p"]) == ("3/4", "0.250", "0.250")
     assert (row["only this right"], row["only PPO right"], row["McNemar p"]) == ("2", "0", "0.500")
-    assert "paired" not in build_tables(ends)
-    nothing = build_tables(ends, problems=pd.DataFrame(columns=NAMES))
+    assert "paired" not in build_tables(summaries)
+    nothing = build_tables(summaries, problems=pd.DataFrame(columns=NAMES))
     (row,) = display("paired", nothing["paired"]).to_dict("records")
     assert row["seeds"] == "0" and "permutation p" not in row
-    alone = ends_of([run("grpo", 1)])
+    alone = summaries_of([run("grpo", 1)])
     assert "paired" not in build_tables(alone, problems=pd.DataFrame(columns=NAMES))
     assert math.isnan(nothing["paired"].get("p", pd.Series([math.nan]))[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.curves import curve, ends_of, run
+from support.curves import curve, run, summaries_of
 
 from grpo_bench.report import build_tables, display
 
@@ -45,7 +45,7 @@ SHARED = [
 
 
 def rows(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {r["critic"]: r for r in build_tables(ends_of(runs))["trades"].to_dict("records")}
+    return {r["critic"]: r for r in build_tables(summaries_of(runs))["trades"].to_dict("records")}
 
 
 def test_by_hand() -> None:
@@ -76,7 +76,7 @@ def test_by_hand() -> None:
 def test_runs_that_failed_stay_in_both_denominators() -> None:
     failed = [run("grpo", 3, status="oom"), run("ppo", 3, status="failed")]
     elsewhere = run("rloo", 4, status="nan")
-    tables = build_tables(ends_of(GRPO + PPO + [*failed, elsewhere]))
+    tables = build_tables(summaries_of(GRPO + PPO + [*failed, elsewhere]))
     row = display("trades", tables["trades"]).iloc[0]
     assert (row["ok"], row["PPO ok"]) == ("2/3", "2/3")
     notes = tables["trades"].attrs["footnotes"]
@@ -100,5 +100,5 @@ def test_two_ppos_with_one_kind_of_critic_are_told_apart() -> None:
 
 
 def test_no_row_without_one_of_the_two() -> None:
-    assert "trades" not in build_tables(ends_of(GRPO + OTHER))
-    assert "trades" not in build_tables(ends_of(OTHER + PPO))
+    assert "trades" not in build_tables(summaries_of(GRPO + OTHER))
+    assert "trades" not in build_tables(summaries_of(OTHER + PPO))

@@ -228,7 +228,7 @@ def test_a_sweep_from_another_folder(tmp_path: Path) -> None:
     arguments = ["-m", "env=vlm", "seed=1,2", "budget.transitions=2048", "budget.evaluations=1"]
     done = command(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
-    for line in ("[4/4]", "vlm grpo seed=2:", "Accuracy", "Speed", "Memory", "2/2"):
+    for line in ("[4/4]", "vlm grpo seed=2:", "Summary: GRPO against PPO", "2 runs each"):
         assert line in done.stdout
     runs = tmp_path / "runs"
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}

@@ -27,14 +27,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("program", "keys", "message"),
     [
-        ("tables", ["results=nowhere"], "no runs under nowhere"),
-        ("tables", ["results=file"], "no runs under file"),
+        ("tables", ["results=nowhere"], "nowhere: no records"),
+        ("tables", ["results=file"], "file: no records"),
         ("tables", ["results=runs", "reference=xyz"], "reference=xyz: expected an algorithm"),
         ("tables", ["results=runs", "html=maybe"], "html=maybe: expected true or false"),
         ("tables", ["results=runs", "check=2"], "check=2: expected true or false"),
         ("tables", ["results=runs", "out=file"], "file"),
         ("tables", ["results=runs", "out=file/tables"], "file/tables"),
-        ("pack", ["results=nowhere"], "no runs under nowhere"),
+        ("pack", ["results=nowhere"], "nowhere: no records"),
         ("pack", ["results=runs", "out=file"], "file"),
         ("pack", ["results=runs", "metrics=x"], "metrics=x: expected a list"),
         ("tune", ["trials=0"], "trials=0: expected a whole number"),

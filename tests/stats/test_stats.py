@@ -10,11 +10,13 @@ from scipy import stats
 
 from grpo_bench.stats import (
     BOOTSTRAP_FROM,
+    INTERVAL_FROM,
     deviation,
     deviation_ratio_interval,
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
+    positive_mean_interval,
     spread,
     wilson,
 )
@@ -29,10 +31,26 @@ def test_no_spread_has_an_interval_of_width_zero():
     assert mean_interval([0.5, 0.5, 0.5]) == (0.5, 0.5, 0.5)
 
 
-def test_one_value_has_no_bounds_and_no_values_have_no_mean():
-    one, none = mean_interval([0.25]), mean_interval([])
-    assert one.estimate == 0.25
-    assert all(math.isnan(x) for x in (one.low, one.high, *none))
+@pytest.mark.parametrize("interval", [mean_interval, positive_mean_interval])
+def test_one_and_two_values_have_no_bounds_and_none_no_mean(interval):
+    one, two, none = interval([0.25]), interval([0.25, 0.75]), interval([])
+    assert (one.estimate, two.estimate) == (0.25, 0.5)
+    assert all(math.isnan(x) for x in (*one[1:], *two[1:], *none))
+
+
+def test_positive_mean_of_three_by_hand():
+    # As above, but a factor: w = exp(2.484138 / 2) = 3.462770; 2 / w = 0.577572, 2 w = 6.925540
+    assert positive_mean_interval([1, 2, 3]) == pytest.approx((2, 0.577572, 6.925540), abs=1e-5)
+    assert positive_mean_interval([5, 5, 5]) == (5, 5, 5)
+    assert positive_mean_interval([0, 0, 0]) == (0, 0, 0)
+    assert positive_mean_interval(TEN) == mean_interval(TEN)
+    with pytest.raises(ValueError, match=r"x holds -1\.0: expected no negative value"):
+        positive_mean_interval([1, -1, 2])
+
+
+def test_ratio_of_two_pairs_has_no_bounds():
+    ratio = paired_ratio_interval([1, 4], [1, 1])
+    assert ratio.estimate == 2 and all(math.isnan(x) for x in ratio[1:])
 
 
 def test_nan_is_passed_on():
@@ -41,7 +59,7 @@ def test_nan_is_passed_on():
 
 @settings(deadline=None)
 @given(
-    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=BOOTSTRAP_FROM - 1).filter(
+    st.lists(st.floats(-1e3, 1e3), min_size=INTERVAL_FROM, max_size=BOOTSTRAP_FROM - 1).filter(
         lambda x: np.std(x) > 1e-3
     ),
     st.floats(0.5, 0.99),
@@ -174,12 +192,14 @@ def test_ratio_of_deviations_by_hand():
 
 
 def test_ratio_of_deviations_of_different_numbers_of_seeds_by_hand():
-    # n 2 and 4, squares 1/2 and 5, fourth powers 1/8 and 1.64 * 5^2 / 4 = 10.25 (as above), so
-    # k = 6 * 10.375 / 5.5^2 = 2.057851; variance (k + 1/2) / 1 + (k - 1/4) / 3 = 3.160468;
-    # t(4) = 2.776445: the factor is exp(2.776445 * sqrt(3.160468) / 2) = 11.798; ratio sqrt(10/3)
-    interval = deviation_ratio_interval(spread([-1, 0, 1, 2]), spread([0, 1]))
-    ratio = math.sqrt(10 / 3)
-    assert interval == pytest.approx((ratio, ratio / 11.798, ratio * 11.798), rel=1e-4)
+    # n 3 and 4, squares 2 and 5, fourth powers 2 and 1.64 * 5^2 / 4 = 10.25 (as above), so
+    # k = 7 * 12.25 / 7^2 = 1.75; variance (k - 0) / 2 + (k - 1/4) / 3 = 1.375; t(5) = 2.570582:
+    # the factor is exp(2.570582 * sqrt(1.375) / 2) = 4.5138; ratio sqrt(5/3)
+    interval = deviation_ratio_interval(spread([-1, 0, 1, 2]), spread([0, 1, 2]))
+    ratio = math.sqrt(5 / 3)
+    assert interval == pytest.approx((ratio, ratio / 4.5138, ratio * 4.5138), rel=1e-4)
+    two = deviation_ratio_interval(spread([-1, 0, 1, 2]), spread([0, 1]))
+    assert two.estimate > 0 and math.isnan(two.low) and math.isnan(two.high)
 
 
 def test_one_outlier_is_no_difference_in_deviation():

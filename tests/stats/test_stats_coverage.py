@@ -21,14 +21,15 @@ from grpo_bench.stats import (
     deviation_ratio_interval,
     iqm,
     mean_interval,
+    median_to_reach,
     nested_permutation,
     paired_difference_interval,
     paired_ratio_interval,
     performance_profile,
+    positive_mean_interval,
     probability_of_improvement,
     spread,
     task_mean,
-    time_to_reach,
     wilson,
 )
 from grpo_bench.stats.resampling import bounds, counts
@@ -86,6 +87,30 @@ def test_mean(case, expected):
     (name, seeds), n = case, 2500
     draw, truth = DRAWS[name]
     assert coverage(lambda rng: mean_interval(draw(rng, (seeds,))), truth, n) == near(expected, n)
+
+
+def normal(rng, shape):
+    return rng.normal(1, 0.2, size=shape)
+
+
+def log_normal(rng, shape):
+    return rng.lognormal(0, 0.5, size=shape)
+
+
+@pytest.mark.parametrize(
+    ("draw", "truth", "seeds", "expected"),
+    [
+        (normal, 1, 3, 0.95),
+        (normal, 1, 9, 0.95),
+        (log_normal, math.exp(0.125), 3, 0.942),
+        (log_normal, math.exp(0.125), 9, 0.931),
+        (log_normal, math.exp(0.125), 20, 0.935),
+    ],
+)
+def test_positive_mean(draw, truth, seeds, expected):
+    n = 2500
+    found = coverage(lambda rng: positive_mean_interval(np.abs(draw(rng, (seeds,)))), truth, n)
+    assert found == near(expected, n)
 
 
 def test_a_plain_percentile_bootstrap_would_fail():
@@ -210,19 +235,9 @@ def test_median_to_reach(seeds, expected):
     def interval(rng):
         needed = rng.exponential(size=seeds)
         end = math.log(3)  # a third needs more
-        return time_to_reach(np.minimum(needed, end), needed <= end).median
+        return median_to_reach(np.minimum(needed, end), needed <= end)
 
     assert coverage(interval, math.log(2), n) == near(expected, n)
-
-
-def test_restricted_mean_to_reach():
-    n, end = 1500, math.log(3)
-
-    def interval(rng):
-        needed = rng.exponential(size=10)
-        return time_to_reach(np.minimum(needed, end), needed <= end, horizon=end).restricted_mean
-
-    assert coverage(interval, 1 - 1 / 3, n) == near(0.95, n)  # 1 - exp(-end)
 
 
 def test_size_of_the_nested_permutation():

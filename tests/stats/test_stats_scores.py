@@ -80,6 +80,12 @@ def test_equal_scores_have_an_interval_of_width_zero():
     assert aggregate_interval([np.full(10, 0.5), np.full(10, 1.0)], task_mean) == (0.75,) * 3
 
 
+def test_a_profile_of_two_seeds_has_no_bounds():
+    profile = performance_profile([[0.2, 0.8], [0.1, 0.2, 0.9]], [0.5])
+    assert profile.share == pytest.approx([(1 / 2 + 1 / 3) / 2])
+    assert np.isnan([profile.low, profile.high]).all()
+
+
 def test_nan_is_passed_on():
     broken = [TASKS[0], np.array([math.nan, *TASKS[1]])]
     for statistic in (iqm, task_mean, optimality_gap):  # the IQM must not cut it off

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from support.run_records import ORIGIN
 
-from grpo_bench.records.load import Ends
+from grpo_bench.records.load import RunSummaries
 from grpo_bench.report.rows.comparison import Group, group_runs
 
 Point = tuple[float, float, float, float, float]  # the four budgets, and success
@@ -46,16 +46,16 @@ def run(
     return {"row": row | {"concurrency": 1}, "points": points, "last": last}
 
 
-def ends_of(runs: Sequence[dict[str, Any]]) -> Ends:
-    """What ``load_ends`` would give."""
+def summaries_of(runs: Sequence[dict[str, Any]]) -> RunSummaries:
+    """What ``load_summaries`` would give."""
     names = ["run", "transitions", "gradient_steps", "seconds", "peak_bytes", "success"]
     rows = [[r["row"]["run"], *point] for r in runs for point in r["points"]]
     values = pd.DataFrame([r["last"] for r in runs], index=[r["row"]["run"] for r in runs])
     frame = pd.DataFrame([r["row"] for r in runs])
     curves = pd.DataFrame(rows, columns=names)
-    return Ends(frame, values, curves.astype({name: float for name in names[1:]}))
+    return RunSummaries(frame, values, curves.astype({name: float for name in names[1:]}))
 
 
-def groups_of(ends: Ends, reference: str = "ppo") -> list[Group]:
+def groups_of(summaries: RunSummaries, reference: str = "ppo") -> list[Group]:
     """The rows of the tables."""
-    return group_runs(ends, reference)
+    return group_runs(summaries, reference)

@@ -19,6 +19,7 @@ ENTRY = {
         {
             "what": "speed",
             "only_if": "it is measured",
+            "short": "it is measured",
             "table": "main/tables/summary.csv",
             "value": "speed_ratio",
             "label": "{env}",
@@ -27,6 +28,7 @@ ENTRY = {
         {
             "what": "speed elsewhere",
             "only_if": "it is measured elsewhere",
+            "short": "elsewhere",
             "table": "other/speed.csv",
             "value": "ratio",
             "label": "{env}",

@@ -12,34 +12,31 @@ from collections.abc import Set as AbstractSet
 from itertools import zip_longest
 from pathlib import Path
 
-from grpo_bench.records.files import replace
-from tools.reference import (
-    claims,
-    figures,
-    language,
-    pages,
-    records,
-    sources,
-    speed,
-    training,
-    tuning,
-)
+from grpo_bench.records.files import write_atomically
+from tools.reference import digests, figures
+from tools.reference.claim_ledger import CLAIMS, claim_pages
+from tools.reference.committed import RESULTS, Committed
 from tools.reference.figures import publish_all
-from tools.reference.places import RESULTS
+from tools.reference.language_tables import language_tables
+from tools.reference.page_blocks import page_blocks
+from tools.reference.record_tables import record_tables
+from tools.reference.speed_targets import speed_targets
+from tools.reference.training_tables import training_tables
+from tools.reference.tuning_tables import tuning_tables
 
 __all__ = ["check_all", "first_difference", "is_checkout", "left_over", "make_all", "publish_all"]
 
-Step = Callable[[Path], dict[Path, str]]
+Step = Callable[[Committed], dict[Path, str]]
 STEPS: tuple[Step, ...] = (
-    records.files,
-    tuning.files,
-    speed.files,
-    language.files,
-    training.files,
-    claims.files,
-    pages.files,
+    record_tables,
+    tuning_tables,
+    speed_targets,
+    language_tables,
+    training_tables,
+    claim_pages,
+    page_blocks,
 )
-# Where nothing lies but what the steps give.
+# Folders that hold nothing but what the steps give.
 MADE = (
     "results/reference/*/tables/*",
     "results/reference/training/*",
@@ -50,53 +47,57 @@ MADE = (
 
 def is_checkout(root: Path) -> bool:
     """Whether a folder holds what the steps need."""
-    return (root / RESULTS).is_dir() and (root / claims.CLAIMS).is_file()
+    return (root / RESULTS).is_dir() and (root / CLAIMS).is_file()
 
 
 def make_all(root: Path) -> Iterator[Path]:
     """Write what has changed; the path of each file that was written.
 
     Raises:
-        ValueError: a source is not as it should be.
+        ValueError: a source is wrong.
     """
     made: set[Path] = set()
+    committed = Committed(root)
     for step in STEPS:
-        for path, text in step(root).items():
+        for path, text in step(committed).items():
             made.add(path)
             if _read(root / path) != text:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
-                replace(root / path, text.encode())
+                write_atomically(root / path, text.encode())
                 yield path
-    yield from figures.draw(root)
-    made |= {*left_over(root, made | figures.paths(root))}
-    if sources.changed(root, made):
-        replace(root / sources.SUMS, sources.text(sources.sums(root, made)).encode())
-        yield sources.SUMS
+    report = figures.main_report(committed)
+    yield from figures.draw(root, report)
+    made |= {*left_over(root, made | figures.digests(report).keys())}
+    if digests.changed(root, made):
+        write_atomically(root / digests.SUMS, digests.lines(digests.sums(root, made)).encode())
+        yield digests.SUMS
 
 
 def check_all(root: Path) -> Iterator[str]:
-    """``path:line`` of each file that is not what its sources give, at the first such line; of a
-    figure, a file that is measured, or one that no source gives any more, its path.
+    """Each file that differs from what its sources give: ``path:line`` of the first different line;
+    of a figure, a measured file, or a file that no source gives any more, the path alone.
 
     Raises:
-        ValueError: a source is not as it should be.
+        ValueError: a source is wrong.
     """
     given: set[Path] = set()
+    committed = Committed(root)
     for step in STEPS:
-        for path, text in step(root).items():
+        for path, text in step(committed).items():
             given.add(path)
             old = _read(root / path)
             if old != text:
                 yield f"{path}:{first_difference(old, text)}"
-    stale = [*figures.stale(root)]
-    old_ones = left_over(root, given | figures.paths(root))
-    measured = sources.changed(root, given | {*old_ones})
+    expected = figures.digests(figures.main_report(committed))
+    stale = figures.stale(root, expected)
+    old_ones = left_over(root, given | expected.keys())
+    measured = digests.changed(root, given | {*old_ones})
     yield from map(str, [*stale, *(path for path in measured if path not in stale), *old_ones])
 
 
 def left_over(root: Path, given: AbstractSet[Path]) -> list[Path]:
-    """The files among those that are made which no source gives any more: a table of records that
-    are gone, or what was tuned and has no trial here."""
+    """The files in folders of made files that no source gives any more: a table of records that are
+    gone, or tuned settings without a trial."""
     found = {path.relative_to(root) for pattern in MADE for path in root.glob(pattern)}
     return sorted(path for path in found - given if not path.name.startswith("."))
 

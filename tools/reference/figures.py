@@ -1,7 +1,7 @@
 """The figures of the comparison, and the page with all records.
 
-Whether a figure is what its records give is told by the digest of its numbers, which it names: its
-bytes depend on the version of matplotlib as well.
+A figure names a digest of the numbers that it shows. The check compares that digest, since the
+bytes of a figure depend on the version of matplotlib as well.
 """
 
 from __future__ import annotations
@@ -11,54 +11,59 @@ from pathlib import Path
 
 import pandas as pd
 
-from grpo_bench.records.files import replace
-from grpo_bench.report.contents import Report, gather
+from grpo_bench.records.errors import load_errors
+from grpo_bench.records.files import write_atomically
+from grpo_bench.report.contents import Report, assemble, gather, make_section
 from grpo_bench.report.figures.files import expected_digests, figure_digest, figure_files
 from grpo_bench.report.page import report_page
 from grpo_bench.report.rows.memory_parts import memory_parts
-from tools.reference.claims import judged
-from tools.reference.places import RESULTS
-from tools.reference.records import folders
+from tools.reference.claim_ledger import judged
+from tools.reference.committed import RESULTS, Committed
 
 FIGURES = RESULTS / "figures"
 PAGE = RESULTS / "report.html"  # not committed: it repeats what is
 MAIN = "comparison"
 
 
-def stale(root: Path) -> Iterator[Path]:
-    """The figures that are not there, or do not show what their records give."""
-    for name, digest in expected_digests(_main(root)).items():
-        path = root / FIGURES / name
-        if not path.exists() or figure_digest(path.read_bytes()) != digest:
-            yield FIGURES / name
+def main_report(committed: Committed) -> Report:
+    """What the figures show: the main comparison, and the memory of one process each."""
+    summaries, _ = committed.read(MAIN)
+    errors = load_errors(committed.root / RESULTS / MAIN)
+    section = make_section(MAIN, summaries, committed.tables(MAIN), errors)
+    return assemble([section], memory=_memory(committed.root))
 
 
-def paths(root: Path) -> set[Path]:
-    """All figures."""
-    return {FIGURES / name for name in expected_digests(_main(root))}
+def digests(report: Report) -> dict[Path, str]:
+    """The paths of all figures, and the digest that each has to name."""
+    return {FIGURES / name: digest for name, digest in expected_digests(report).items()}
 
 
-def draw(root: Path) -> Iterator[Path]:
+def stale(root: Path, expected: dict[Path, str]) -> list[Path]:
+    """The figures that are missing, or do not show what their records give."""
+    return [
+        path
+        for path, digest in expected.items()
+        if not (root / path).exists() or figure_digest((root / path).read_bytes()) != digest
+    ]
+
+
+def draw(root: Path, report: Report) -> Iterator[Path]:
     """Draw the stale figures; their paths."""
-    needed = set(stale(root))
+    needed = stale(root, digests(report))
     if not needed:
         return
     (root / FIGURES).mkdir(exist_ok=True)
-    for name, data in figure_files(_main(root)).items():
+    for name, data in figure_files(report).items():
         if FIGURES / name in needed:
-            replace(root / FIGURES / name, data)
+            write_atomically(root / FIGURES / name, data)
             yield FIGURES / name
 
 
 def publish_all(root: Path) -> Path:
     """Write the page of all records but the trials; its path."""
-    order = sorted(folders(root), key=lambda folder: folder.name != MAIN)
-    replace(root / PAGE, report_page(gather(order, judged(root), _memory(root))).encode())
+    order = sorted(Committed(root).folders(), key=lambda folder: folder.name != MAIN)
+    write_atomically(root / PAGE, report_page(gather(order, judged(root), _memory(root))).encode())
     return PAGE
-
-
-def _main(root: Path) -> Report:
-    return gather([root / RESULTS / MAIN], memory=_memory(root))
 
 
 def _memory(root: Path) -> pd.DataFrame:

@@ -24,6 +24,7 @@ class Evidence:
 
     what: what is measured, and where.
     only_if: a condition in words that all of its rows share: "PPO has a critic of its own".
+    short: the same in a few words, for the table of verdicts. Evidence of one kind shares them.
     table: its path below the folder of reference results.
     value: a column. With ``<value>_low`` and ``<value>_high`` beside it, it has an interval;
         without them it is exact, as a count or an enumeration is.
@@ -38,6 +39,7 @@ class Evidence:
 
     what: str
     only_if: str
+    short: str
     table: str
     value: str
     label: str
@@ -106,7 +108,7 @@ def rows_of(evidence: Evidence, table: pd.DataFrame | None) -> list[Row]:
 
 
 def side(evidence: Evidence, interval: Interval) -> Side:
-    """Where the whole interval lies; a number without bounds, of one seed, cannot tell."""
+    """Where the whole interval lies; a number of too few seeds for an interval cannot tell."""
     _, low, high = interval
     if evidence.at_least is not None:
         passes, fails = low >= evidence.at_least, high < evidence.at_least
@@ -116,11 +118,11 @@ def side(evidence: Evidence, interval: Interval) -> Side:
     return "passes" if passes else "fails" if fails else "cannot tell"
 
 
-def shown(row: Row, beside: str | None) -> str:
-    """The number with its interval, and with what stands beside it."""
+def measured(row: Row, beside: str | None) -> str:
+    """The number with its interval if there is one, and with the column ``beside``."""
     estimate, low, high = row.interval
     text = significant(estimate)
-    if low != high:
+    if low < high:
         text += f" [{significant(low)}, {significant(high)}]"
     if beside is not None and not math.isnan(row.beside):
         text += f", {beside} {significant(row.beside)}"

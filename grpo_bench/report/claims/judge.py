@@ -1,14 +1,14 @@
-"""The claim ledger: what is said of GRPO in public, who says it, and what the tables say to it.
+"""The claim ledger: public claims about GRPO, their sources, and a verdict on each.
 
 A verdict is never written by hand. A claim has evidence (``evidence.py``): rows of committed tables
-and a threshold. Which rows are wholly on its side decides:
+and a threshold. The verdict depends on which rows are wholly on the claim's side:
 
 - all of them, and nothing is untested: ``holds``
 - some: ``holds only if`` the conditions of those hold
 - none, and some are wholly on the other side: ``does not hold``
 - none on either side: ``cannot tell``, at so many seeds
 - there are no rows: ``untested``
-- nobody was found who says it: ``no source found``, and what the evidence says to it all the same
+- there is no source for the claim: ``no source found``, followed by what the evidence says
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpo_bench.report.claims.evidence import Evidence, Row, rows_of
 
 
 class Source(NamedTuple):
-    """Who says it, or where what they say is examined."""
+    """Who makes the claim, or who examines it."""
 
     what: str
     url: str
@@ -31,9 +31,9 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim as it is heard.
+    """A claim as people make it.
 
-    remark: what is to be known of the sources; "": nothing.
+    remark: a note on the sources; "": none.
     protocol: how it is tested, in words.
     """
 
@@ -98,13 +98,13 @@ def judge(claim: Claim, tables: Tables) -> Judged:
     found = verdict(claim.evidence, rows)
     if not claim.sources:
         said = " ".join(part for part in (found.word, found.detail) if part)
-        told = "" if found.word == "untested" else f"(measured all the same: {said})"
-        found = Verdict("no source found", told, found.untested)
+        detail = "" if found.word == "untested" else f"(measured anyway: {said})"
+        found = Verdict("no source found", detail, found.untested)
     return Judged(claim, rows, found)
 
 
 def verdict(evidence: Sequence[Evidence], rows: Sequence[Sequence[Row]]) -> Verdict:
-    """What follows from the rows of each piece of evidence, if somebody says so."""
+    """What follows from the rows of each piece of evidence, if the claim has a source."""
     untested = tuple(e.what for e, some in zip(evidence, rows, strict=True) if not some)
     every = [row for some in rows for row in some]
     sides = {row.side for row in every}

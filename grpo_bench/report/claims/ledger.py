@@ -1,4 +1,4 @@
-"""The claim ledger on paper: a page for reading, a table for reckoning."""
+"""The claim ledger as a page and as a table of numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from grpo_bench.report.claims.evidence import Evidence, Row, shown
+from grpo_bench.report.claims.evidence import Evidence, Row, measured
 from grpo_bench.report.claims.judge import Judged, Source
-from grpo_bench.report.text.writers import escaped, grid
+from grpo_bench.report.text.writers import escaped, markdown_grid
 
-TITLE = "What is said of GRPO, and what the measurements say to it"
+TITLE = "Claims about GRPO, and what the measurements say"
 READING = (
     "A row passes if its whole interval is on the side that the claim needs, fails if it is wholly "
-    "on the other, and else cannot tell. [low, high]: 95 % interval over the seeds; a number "
-    "without one is the same for all seeds, an enumeration, or the bytes of one process. Each "
-    "verdict follows from its rows. Made by `python -m grpo_bench.tables` of results/claims.yaml."
+    "on the other side, and otherwise cannot tell. [low, high]: 95 % interval over the seeds; a "
+    "number without one is the same for all seeds, an enumeration, or the bytes of one process. "
+    "Each verdict follows from its rows. `make reference` writes it from results/claims.yaml."
 )
 LEFT = ("evidence", "row", "result")  # columns aligned left
 
@@ -29,7 +29,7 @@ def numbers(ledger: Sequence[Judged]) -> pd.DataFrame:
     return rows.astype({"n": "Int64"}) if "n" in rows else rows  # whole, and missing for some
 
 
-def page(ledger: Sequence[Judged]) -> str:
+def claims_page(ledger: Sequence[Judged]) -> str:
     """All verdicts in one table, then a section for each claim, in Markdown."""
     parts = [f"# {TITLE}", verdicts(ledger), READING]
     for judged in ledger:
@@ -38,18 +38,26 @@ def page(ledger: Sequence[Judged]) -> str:
 
 
 def verdicts(ledger: Sequence[Judged]) -> str:
-    """A row for each claim: the verdict's word, and what goes with it. Not aligned: some cells are
-    whole sentences."""
+    """A row for each claim: the verdict, and one clause. Not aligned: cells are sentences."""
     lines = ["|claim|verdict|when|", "|:--|:--|:--|"]
     for judged in ledger:
-        word, detail, untested = judged.verdict
-        more = [detail] if detail else []
-        if untested:
-            what = "; ".join(untested)
-            more.append(what if word == "untested" else f"untested: {what}")
-        cells = (judged.claim.says, f"**{word}**", "; ".join(more))
+        cells = (judged.claim.says, f"**{judged.verdict.word}**", _clause(judged))
         lines.append(f"|{'|'.join(escaped(cell) for cell in cells)}|")
     return "\n".join(lines)
+
+
+def _clause(judged: Judged) -> str:
+    """When the claim holds, or what has not been measured, in a few words each said once."""
+    word, detail, _ = judged.verdict
+    pieces = [*zip(judged.claim.evidence, judged.rows, strict=True)]
+    if word not in ("holds only if", "untested"):
+        return detail
+    passing = [e.short for e, rows in pieces if any(row.side == "passes" for row in rows)]
+    untested = [e.short for e, rows in pieces if not rows]
+    clauses = [" or ".join(dict.fromkeys(passing))] if passing else []
+    if untested:
+        clauses.append(f"not measured: {', '.join(dict.fromkeys(untested))}")
+    return "; ".join(clauses)
 
 
 def _section(judged: Judged) -> Iterator[str]:
@@ -63,7 +71,7 @@ def _section(judged: Judged) -> Iterator[str]:
         {
             "evidence": evidence.what if is_first else "",
             "row": row.label if row else "",
-            "measured": shown(row, evidence.beside) if row else "",
+            "measured": measured(row, evidence.beside) if row else "",
             "seeds": "" if row is None or row.n is None else str(row.n),
             "needed": evidence.wanted,
             "result": row.side if row else "untested",
@@ -73,7 +81,7 @@ def _section(judged: Judged) -> Iterator[str]:
         for evidence, row, is_first in _pairs(judged)
     ]
     if rows:
-        yield grid(pd.DataFrame(rows), LEFT)
+        yield markdown_grid(pd.DataFrame(rows), LEFT)
 
 
 def _numbers(judged: Judged) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from grpo_bench.report.claims.evidence import Evidence, Row, shown
+from grpo_bench.report.claims.evidence import Evidence, Row, measured
 from grpo_bench.report.claims.judge import Judged
 from grpo_bench.report.figures.panels import slug
 from grpo_bench.report.page.elements import Markup, element, join, prose
@@ -64,7 +64,7 @@ def _cells(evidence: Evidence, row: Row | None, addresses: dict[str, str]) -> It
     yield Cell(evidence.what)
     yield Cell(row.label if row else "")
     estimate = row.interval.estimate if row else math.nan
-    yield Cell(shown(row, evidence.beside) if row else "", estimate)
+    yield Cell(measured(row, evidence.beside) if row else "", estimate)
     n = None if row is None else row.n
     yield Cell("" if n is None else str(n), math.nan if n is None else n)
     yield Cell(evidence.wanted)

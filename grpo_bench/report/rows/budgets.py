@@ -22,11 +22,11 @@ from grpo_bench.report.rows.cells import (
     experience,
     names,
     ratio,
-    spread,
+    share_columns,
 )
 from grpo_bench.report.rows.comparison import Group
 from grpo_bench.report.rows.curves import FIRST, NEVER, Curve, curves_of
-from grpo_bench.stats import time_to_reach
+from grpo_bench.stats import median_to_reach
 
 SCORES = (
     0.5,
@@ -60,7 +60,7 @@ def _equal(group: Group, reference: Group | None, axis: str, at: float) -> Row:
         "axis": experience(group) if axis == "transitions" else axis,
         "at": at,
         "n": len(success),
-        **spread("success", success),
+        **share_columns("success", success),
         **difference(group, reference, AT_EQUAL, same_machine=same_machine),
     }
 
@@ -119,7 +119,7 @@ def _reach(
         found = curves_of(group, curves, axis)
         needs = [curve.need(axis, score, at[run]) for run, curve in found.items()]
         there = [at[run] != NEVER for run in found]
-        median = time_to_reach(needs, there).median
+        median = median_to_reach(needs, there)
         if 2 * sum(there) < len(there):
             # Where the others ended sooner, Kaplan and Meier would take the few for all.
             median = median._replace(estimate=math.inf)
@@ -144,8 +144,10 @@ def _with_need(group: Group, curves: Curves, axis: str, score: float, at: dict[s
 
 def _with_metric(group: Group, metric: str, values: dict[str, float]) -> Group:
     """The group with one metric, given by run, in the place of all others."""
-    column = pd.Series(values, dtype=np.float64)
-    return replace(group, values=group.values[["seed", "machine"]].assign(**{metric: column}))
+    runs = group.values.index
+    columns = {name: group.values[name].array for name in ("seed", "machine")}
+    column = [values.get(run, math.nan) for run in runs]
+    return replace(group, values=pd.DataFrame(columns | {metric: column}, index=runs))
 
 
 def places(groups: Sequence[Group]) -> list[list[Group]]:

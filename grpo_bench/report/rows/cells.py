@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_bench.report.rows.comparison import Group, pairs
+from grpo_bench.report.rows.comparison import Group, paired_values
 from grpo_bench.stats import (
+    INTERVAL_FROM,
     NOTHING,
     Interval,
     mean_interval,
     paired_difference_interval,
     paired_ratio_interval,
+    positive_mean_interval,
     seeds_for_p,
     seeds_to_tell,
 )
@@ -65,9 +67,21 @@ def mean(group: Group, metric: str) -> float:
     return float(column.mean()) if len(column) else math.nan
 
 
-def spread(name: str, values: NDArray[Any]) -> Row:
+def mean_columns(name: str, values: NDArray[Any]) -> Row:
     """The mean of values (n,) with its interval."""
     return columns(name, mean_interval(values))
+
+
+def share_columns(name: str, shares: NDArray[Any]) -> Row:
+    """The mean of shares (n,) with its interval, cut at 0 and 1. No share lies beyond, so the cut
+    takes no coverage away; an interval on another scale would have no width where all are 1."""
+    estimate, low, high = mean_interval(shares)
+    return columns(name, Interval(estimate, *np.clip([low, high], 0, 1).tolist()))
+
+
+def positive_columns(name: str, values: NDArray[Any]) -> Row:
+    """The mean of seconds, bytes or rates (n,) with its interval, which stays above 0."""
+    return columns(name, positive_mean_interval(values))
 
 
 def ratio(
@@ -77,7 +91,7 @@ def ratio(
     pairs is not a positive number."""
     if reference is None:
         return columns(name, NOTHING)
-    mine, its = pairs(group, reference, metric, same_machine=same_machine)
+    mine, its = paired_values(group, reference, metric, same_machine=same_machine)
     positive = all(((x > 0) & (x < math.inf)).all() for x in (mine, its))
     return columns(name, paired_ratio_interval(mine, its) if positive else NOTHING)
 
@@ -97,9 +111,12 @@ def difference(
     if reference is None:
         word = "reference" if group.is_reference else ""
         return columns("difference", NOTHING) | {"verdict": word}
-    mine, its = pairs(group, reference, metric, same_machine=same_machine)
+    mine, its = paired_values(group, reference, metric, same_machine=same_machine)
     interval = paired_difference_interval(mine, its)
     seeds = seeds_to_tell(mine, its)
+    change = mine - its
+    if 1 < len(change) < INTERVAL_FROM and np.allclose(change, change[0], rtol=1e-9, atol=0):
+        seeds = max(seeds, NO_SPREAD_FROM)  # there are no bounds that show it
     said = verdict(group.algo, reference.algo, interval, len(mine), seeds)
     lost = any(len(side.values) < len(side.runs) for side in (group, reference))
     if said.endswith(BETTER) and lost:

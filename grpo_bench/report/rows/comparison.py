@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grpo_bench.records import TRAINING, VOLATILE
-from grpo_bench.records.load import Ends
+from grpo_bench.records.load import RunSummaries
 
 FAMILIES = ("grpo", "ppo")  # in the order of their rows
 CRITICS = ("separate", "shared", "lora")  # the same
@@ -63,7 +63,7 @@ class Group:
         return column[~np.isnan(column)]
 
 
-def reference_algorithm(results: Ends, chosen: str | None) -> str:
+def reference_algorithm(results: RunSummaries, chosen: str | None) -> str:
     """The algorithm that the others are compared with: the chosen one, or without a choice ``ppo``
     where there is a run of it and else ``grpo``.
 
@@ -80,7 +80,7 @@ def reference_algorithm(results: Ends, chosen: str | None) -> str:
     return chosen
 
 
-def group_runs(results: Ends, reference: str) -> list[Group]:
+def group_runs(results: RunSummaries, reference: str) -> list[Group]:
     """All groups: by environment, then budget, then GRPO's family, PPO's, the others, and the plain
     one of a family first. Of the algorithm ``reference`` the only one of a place is the
     reference there."""
@@ -103,38 +103,45 @@ def group_runs(results: Ends, reference: str) -> list[Group]:
     return sorted(marked, key=_order)
 
 
-def pairs(
+def paired_values(
     group: Group, reference: Group, metric: str, *, same_machine: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A metric of both for each seed that both have, (n,) and (n,); what a clock or the allocator
     measures is only paired on equal machines."""
-    if not {metric} <= set(group.values.columns) & set(reference.values.columns):
-        return np.empty(0), np.empty(0)
-    keys = ["seed", "machine"] if same_machine else ["seed"]
-    left, right = (g.values[[*keys, metric]].dropna() for g in (group, reference))
-    both = left.merge(right, on=keys, suffixes=("_a", "_b")).sort_values(keys)
-    return both[f"{metric}_a"].to_numpy(np.float64), both[f"{metric}_b"].to_numpy(np.float64)
+    mine, its = (_by_seed(g.values, metric, same_machine) for g in (group, reference))
+    both = sorted(mine.keys() & its.keys())
+    return np.array([mine[key] for key in both]), np.array([its[key] for key in both])
 
 
-def final_values(results: Ends) -> pd.DataFrame:
+def _by_seed(values: pd.DataFrame, metric: str, same_machine: bool) -> dict[Any, float]:
+    """A metric of each run that has it, by seed and machine; plain dictionaries, since joining data
+    frames took half of the time of all tables."""
+    if metric not in values.columns:
+        return {}
+    keys = (values[key].tolist() for key in (("seed", "machine") if same_machine else ("seed",)))
+    found = zip(zip(*keys, strict=True), values[metric].tolist(), strict=True)
+    return {key: value for key, value in found if value == value}  # not NaN
+
+
+def final_values(results: RunSummaries) -> pd.DataFrame:
     """The ends of the runs that ended ok, indexed by run, and beside them seed, machine, the sums
     ``growth`` and ``static``, in bytes, ``critic_share``, the critic's share c of the seconds of
     training, and ``bound`` = 1 / (1 - c), how many times as fast training would be without it."""
     ok = results.runs[results.runs["status"] == "ok"].set_index("run")
     machines = [" | ".join(map(str, row)) for row in ok[MACHINE].to_numpy().tolist()]
-    ends = results.values
+    summaries = results.values
     sums = {}
-    if {"memory/train_peak_bytes", "memory/start_bytes"} <= set(ends.columns):
-        sums["growth"] = ends["memory/train_peak_bytes"] - ends["memory/start_bytes"]
-    there = [name for name in STATIC if name in ends.columns]
+    if {"memory/train_peak_bytes", "memory/start_bytes"} <= set(summaries.columns):
+        sums["growth"] = summaries["memory/train_peak_bytes"] - summaries["memory/start_bytes"]
+    there = [name for name in STATIC if name in summaries.columns]
     if there:
-        sums["static"] = ends[there].sum(axis=1, min_count=1)
-    if "time/critic_seconds" in ends.columns:
+        sums["static"] = summaries[there].sum(axis=1, min_count=1)
+    if "time/critic_seconds" in summaries.columns:
         seconds = [f"time/{phase}_seconds" for phase in TRAINING]
-        training = ends[[name for name in seconds if name in ends.columns]].sum(axis=1)
-        sums["critic_share"] = ends["time/critic_seconds"] / training
+        training = summaries[[name for name in seconds if name in summaries.columns]].sum(axis=1)
+        sums["critic_share"] = summaries["time/critic_seconds"] / training
         sums["bound"] = 1 / (1 - sums["critic_share"])
-    return ok[["seed"]].assign(machine=machines).join(ends.assign(**sums))
+    return ok[["seed"]].assign(machine=machines).join(summaries.assign(**sums))
 
 
 def _labels(configs: dict[str, dict[str, Any]]) -> dict[str, str]:

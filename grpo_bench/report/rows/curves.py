@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grpo_bench.records.load import Ends
-from grpo_bench.report.rows.cells import columns
+from grpo_bench.records.load import RunSummaries
+from grpo_bench.report.rows.cells import share_columns
 from grpo_bench.report.rows.comparison import Group
-from grpo_bench.stats import mean_interval
 
 AXES = ("transitions", "gradient_steps", "seconds", "peak_bytes")
 FIRST = 1  # the index of the first evaluation after training began
@@ -64,10 +63,10 @@ class Curve:
         return float(places[index - 1] + part * (places[index] - places[index - 1]))
 
 
-def run_curves(ends: Ends) -> dict[str, Curve]:
+def run_curves(summaries: RunSummaries) -> dict[str, Curve]:
     """The curve of each run that ended ok and was evaluated, by the name of the run."""
-    ok = ends.runs.loc[ends.runs["status"] == "ok", "run"]
-    rows = ends.curves[ends.curves["success"].notna() & ends.curves["run"].isin(ok)]
+    ok = summaries.runs.loc[summaries.runs["status"] == "ok", "run"]
+    rows = summaries.curves[summaries.curves["success"].notna() & summaries.curves["run"].isin(ok)]
     names = rows["run"].to_numpy()
     edges = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(names)]
     data = {axis: rows[axis].to_numpy(dtype=np.float64) for axis in AXES}
@@ -88,7 +87,7 @@ def curves_of(group: Group, curves: dict[str, Curve], axis: str) -> dict[str, Cu
     return {run: curve for run, curve in found.items() if axis in curve.places}
 
 
-def learning_curves(groups: Iterable[Group], ends: Ends) -> pd.DataFrame:
+def learning_curves(groups: Iterable[Group], summaries: RunSummaries) -> pd.DataFrame:
     """Mean success of each group over each axis, with its interval over the seeds.
 
     Returns:
@@ -96,30 +95,30 @@ def learning_curves(groups: Iterable[Group], ends: Ends) -> pd.DataFrame:
         language model is a token), x, n (runs, all of which have data at x), success, success_low,
         success_high; by group, axis and x.
     """
-    curves = run_curves(ends)
+    curves = run_curves(summaries)
     rows = []
     for group in groups:
         for axis in AXES:
             members = [*curves_of(group, curves, axis).values()]
             if not members:
                 continue
-            x = grid([curve.places[axis] for curve in members], axis)
+            x = reading_places([curve.places[axis] for curve in members], axis)
             success = np.stack([curve.at(axis, x) for curve in members])  # (runs, points)
             names = {"env": group.env, "budget": group.budget, "algo": group.label, "axis": axis}
             rows += [
-                names | {"x": place, "n": len(members)} | columns("success", mean_interval(values))
+                names | {"x": place, "n": len(members)} | share_columns("success", values)
                 for place, values in zip(x.tolist(), success.T, strict=True)
             ]
     return pd.DataFrame(rows, columns=NAMES)
 
 
-def grid(places: Sequence[Array], axis: str) -> Array:
+def reading_places(places: Sequence[Array], axis: str) -> Array:
     """Where to read curves whose evaluations are at ``places``, (k,) of each run: there, if that is
     the same for all; else as many points, evenly from where all have begun to where the first ends.
     A run that needs fewer bytes than others does not end there: these go on to the last end."""
     if all(np.array_equal(each, places[0]) for each in places):
         return np.unique(places[0])
     start = max(each[0] for each in places)
-    ends = [each[-1] for each in places]
-    end = max(ends) if axis == "peak_bytes" else min(ends)
+    last = [each[-1] for each in places]
+    end = max(last) if axis == "peak_bytes" else min(last)
     return np.linspace(start, end, min(map(len, places))) if start < end else np.empty(0)

@@ -14,7 +14,7 @@ from grpo_bench.report.rows.cells import (
     memory_ratios,
     names,
     ratio,
-    spread,
+    share_columns,
 )
 from grpo_bench.report.rows.comparison import Group
 
@@ -60,8 +60,8 @@ def _trade(group: Group, ppo: Group, curves: Curves) -> Row:
         "ppo": ppo.label,
         "ppo_ok": len(ppo.values),
         "ppo_planned": len(ppo.runs),
-        **spread("test_success", group.column(TEST_SUCCESS)),
-        **spread("ppo_success", ppo.column(TEST_SUCCESS)),
+        **share_columns("test_success", group.column(TEST_SUCCESS)),
+        **share_columns("ppo_success", ppo.column(TEST_SUCCESS)),
         **difference(group, ppo, TEST_SUCCESS),
         "seconds": at,
         **{f"seconds_{name}": value for name, value in in_seconds.items()},

@@ -1,4 +1,4 @@
-"""What a table says about where its numbers come from, and about the runs that gave none."""
+"""The lines below a table: where its numbers come from, and which runs are missing."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def header(runs: pd.DataFrame) -> str:
 
 
 def footnotes(groups: list[Group], reference: str) -> list[str]:
-    """The runs that are in the denominators only, those that have no speed of their own or that of
-    several processes, rows that nothing can be compared with because ``reference`` is there more
-    than once, and what the doctor found."""
+    """Notes on runs without numbers, runs of several processes, rows without a comparison because
+    there are several of ``reference``, and the doctor's findings."""
     notes = []
     for group in groups:
         place = f"{group.env}, {group.budget}, {group.label}"
@@ -64,7 +63,7 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
             n = sum("processes" in run["extra"] for run in ok)
             notes.append(
                 f"Trained by {' or '.join(map(str, counts))} processes together: {place}: {n} of "
-                f"{len(ok)} runs; their memory is that of one of them"
+                f"{len(ok)} runs; the memory shown is that of one process"
             )
     rivals = {g.place for g in groups if g.algo == reference and not g.is_reference}
     for env, budget, _ in sorted(rivals):
@@ -73,7 +72,7 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
 
 
 def _without_success(group: Group, place: str) -> list[str]:
-    """The runs that ended ok and lack, or have as NaN, what others of the group have."""
+    """The runs that ended ok without a success that others of the group have."""
     if len(group.column(TEST_SUCCESS)) in (0, len(group.values)):
         return []
     seeds = group.values.loc[group.values[TEST_SUCCESS].isna(), "seed"]
@@ -81,8 +80,8 @@ def _without_success(group: Group, place: str) -> list[str]:
 
 
 def _findings(groups: list[Group]) -> list[str]:
-    """Each finding once, as the first run has it, with where it was found. Texts that differ in
-    their numbers only are one finding; those of one short name may be of different faults."""
+    """Each finding once, in the words of the first run, with the rows that have it. Texts that
+    differ only in their numbers are one finding."""
     texts: dict[str, str] = {}
     places: dict[str, dict[str, list[tuple[str, str]]]] = {}  # of each finding, by row: env, run
     for group in groups:
@@ -115,7 +114,7 @@ def _machine(run: dict[Any, Any]) -> str:
 def _commit(run: dict[Any, Any]) -> str:
     if pd.isna(run["commit"]):
         return f"no commit (code {run['code_digest'][:8]})"
-    # Two dirty trees of one commit may differ: the digest tells them apart.
+    # Two dirty trees of one commit may differ, and then their digests do.
     dirty = f" with changes (code {run['code_digest'][:8]})" if run["dirty"] else ""
     return f"commit {run['commit'][:10]}{dirty}"
 

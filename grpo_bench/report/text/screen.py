@@ -1,4 +1,4 @@
-"""Tables on a screen: as wide as it is, without what does not fit."""
+"""Tables on a screen: the comparison in short, or what each algorithm did if there is none."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grpo_bench.report.text.writers import TEXT_COLUMNS, display, without_budget
+from grpo_bench.report.text.writers import TEXT_COLUMNS, brief
 
 PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how wide it is
 TEXT_WIDTH = 20  # of a name on the screen; a longer one is folded
 GAP = 2  # characters between columns
-SPARE = {  # what a narrow screen leaves out, the first first
-    "summary": ("static mem ×", "{reference} success", "peak mem ×"),
+ALONE = ("accuracy", "speed", "memory")  # the tables where nothing is compared
+SPARE = {  # columns that a narrow screen leaves out, the first first
     "accuracy": (
         *("test reward", "normalised", "k transitions", "k tokens", "well formed"),
         *("validation success", "sampled success", "start"),
@@ -31,50 +31,58 @@ SPARE = {  # what a narrow screen leaves out, the first first
         *("rollout {unit}", "critic {unit}", "growth MB"),
     ),
 }
+NARROW = "On this screen without its intervals and lesser columns; the files have them."
 
 
 def print_tables(tables: dict[str, pd.DataFrame]) -> None:
-    """Print those tables of which ``SPARE`` knows, as wide as the terminal is (or ``COLUMNS``
-    says): where not all columns fit, without the spare ones, which a line below names. The other
-    tables are named at the end."""
+    """Print ``summary``, or ``ALONE`` without one, as wide as the terminal is (or ``COLUMNS``
+    says), and name the other tables. If no run has ended ok, say so instead."""
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
-    for name in (name for name in tables if name in SPARE):
-        shown, left_out = fit(name, display(name, tables[name]), console.width)
-        console.print(screen_grid(shown))
-        console.print(shown.attrs["reading"], style="dim", markup=False)
-        if left_out:
-            line = f"Too wide for this screen, but in the files: {', '.join(left_out)}."
-            console.print(line, style="dim", markup=False)
-        console.print()
+    if not any(table["ok"].any() for table in tables.values() if "ok" in table):
+        console.print("No run has ended ok yet.")
+        return
+    printed = ("summary",) if "summary" in tables else ALONE
+    for name in (name for name in printed if name in tables):
+        shown = brief(name, tables[name])
+        narrow = fit(name, shown, console.width)
+        console.print(Text(shown.attrs["caption"], style="bold"))
+        console.print(screen_grid(narrow))
+        if name == "summary":
+            console.print(shown.attrs["reading"], style="dim", markup=False)
+        if not narrow.equals(shown):
+            console.print(NARROW, style="dim", markup=False)
     about = next(iter(tables.values())).attrs
     for line in (*about["footnotes"], about["header"]):
         console.print(line, markup=False)
-    others = [
-        f"{name}.md ({table.attrs['caption']})"
-        for name, table in tables.items()
-        if name not in SPARE
-    ]
+    others = ", ".join(f"{name}.md" for name in tables if name not in printed)
     if others:
-        console.print(f"Only in the files: {'; '.join(others)}", markup=False)
+        console.print(f"More in the files: {others}", markup=False)
 
 
-def fit(name: str, shown: pd.DataFrame, width: int) -> tuple[pd.DataFrame, list[str]]:
-    """The table called ``name`` as ``display`` gives it, made for a screen of ``width`` characters,
-    and the titles of what did not fit. A budget that all rows share stands in the caption."""
-    shown = without_budget(shown)
+def fit(name: str, shown: pd.DataFrame, width: int) -> pd.DataFrame:
+    """A table as ``brief`` gives it, on a screen of ``width`` characters: with long names folded,
+    and where that is too wide without intervals, and then without ``SPARE`` columns."""
     about = shown.attrs
-    left_out: list[str] = []
-    shown = shown.assign(algo=[textwrap.fill(name, TEXT_WIDTH) for name in shown["algo"]])
-    for title in (spare.format_map(about) for spare in SPARE[name]):
-        if sum(column_width(shown[t]) + GAP for t in shown.columns) - GAP <= width:
+    narrow = shown.copy()
+    if "algo" in narrow:
+        narrow["algo"] = [textwrap.fill(algo, TEXT_WIDTH) for algo in narrow["algo"]]
+    if table_width(narrow) > width:
+        numbers = [title for title in narrow.columns if title not in TEXT_COLUMNS]
+        for title in numbers:
+            narrow[title] = [cell.partition("\n")[0] for cell in narrow[title]]
+    for title in (spare.format_map(about) for spare in SPARE.get(name, ())):
+        if table_width(narrow) <= width:
             break
-        if title in shown.columns:
-            shown = shown.drop(columns=title)
-            left_out.append(title)
-    shown.attrs = about
-    return shown, left_out
+        narrow = narrow.drop(columns=title, errors="ignore")
+    narrow.attrs = about
+    return narrow
+
+
+def table_width(shown: pd.DataFrame) -> int:
+    """Characters that a table takes on the screen."""
+    return sum(column_width(shown[title]) + GAP for title in shown.columns) - GAP
 
 
 def column_width(column: pd.Series) -> int:
@@ -85,10 +93,7 @@ def column_width(column: pd.Series) -> int:
 
 def screen_grid(shown: pd.DataFrame) -> Table:
     """The table for the screen, each column no wider than its cells need."""
-    caption = Text(shown.attrs["caption"], style="bold")
     grid = Table(
-        title=caption,
-        title_justify="left",
         box=SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,

@@ -26,38 +26,47 @@ from grpo_bench.report.text.numbers import (
 )
 
 # Columns aligned left; the rest are right.
-TEXT_COLUMNS = ("env", "budget", "algo", "critic", "held equal", "verdict", "in equal seconds")
+TEXT_COLUMNS = (
+    *("env", "budget", "algo", "critic", "PPO's critic"),
+    *("held equal", "verdict", "in equal seconds"),
+)
+# Significant digits in CSV. Processors round sums differently, by some 4e-16 of a number. Two such
+# numbers print alike unless a boundary of rounding lies between them. The steps at 10 digits are at
+# least 1e-10 of a number, so of the numbers that differ at most 4e-6 print differently; and between
+# two processors one of 50,000 committed numbers differed.
+DIGITS = 10
 
 
 @dataclass(frozen=True)
 class Column:
     """How columns of a table become one cell: ``x``, or with an interval ``[x_low, x_high]`` on a
-    line of its own below. ``share``: x cannot be below 0 or above 1, so neither are its bounds.
+    line of its own below; no interval where there are no bounds, or all values are equal.
     ``in_unit``: x is shown in the table's unit of bytes. ``of``: the column with the number that x
-    is a part of, shown after it."""
+    is a part of, shown after it. ``beside``: a column that is shown beside x in the same form."""
 
     title: str
     name: str
     form: Callable[[Any], str]
     interval: bool = False
-    share: bool = False
     in_unit: bool = False
     of: str | None = None
+    beside: str | None = None
 
     def cell(self, row: dict[Any, Any]) -> str:
         """The text of this column in a row of numbers."""
         estimate = self.form(row[self.name])
         if self.of is not None:
             return f"{estimate}/{self.form(row[self.of])}"
+        if self.beside is not None:
+            other = self.form(row[self.beside])
+            return ABSENT if {estimate, other} == {ABSENT} else f"{estimate} / {other}"
         if not self.interval or estimate == ABSENT:
             return estimate
         low, high = row[f"{self.name}_low"], row[f"{self.name}_high"]
         if math.isnan(low) or math.isnan(high):
-            return f"{estimate}\n[{ABSENT}]"
-        if math.isclose(low, high, rel_tol=1e-9):  # equal values, but for rounding
             return estimate
-        if self.share:
-            low, high = max(low, 0.0), min(high, 1.0)
+        if math.isclose(low, high, rel_tol=1e-9):  # equal values, up to rounding
+            return estimate
         return f"{estimate}\n[{self.form(low)}, {self.form(high)}]"
 
 
@@ -79,8 +88,8 @@ COLUMNS: dict[str, list[Column]] = {
     "trades": [
         Column("critic", "critic", str),
         Column("PPO ok", "ppo_ok", str, of="ppo_planned"),
-        Column("success", "test_success", hundredths, interval=True, share=True),
-        Column("PPO's", "ppo_success", hundredths, interval=True, share=True),
+        Column("success", "test_success", hundredths, interval=True),
+        Column("PPO's", "ppo_success", hundredths, interval=True),
         Column("difference", "difference", difference, interval=True),
         Column("verdict", "verdict", verdict),
         Column("difference in equal seconds", "seconds_difference", difference, interval=True),
@@ -90,8 +99,8 @@ COLUMNS: dict[str, list[Column]] = {
         Column("static mem ×", "static_ratio", significant, interval=True),
     ],
     "summary": [
-        Column("success", "test_success", hundredths, interval=True, share=True),
-        Column("{reference} success", "reference_success", hundredths, interval=True, share=True),
+        Column("success", "test_success", hundredths, interval=True),
+        Column("{reference} success", "reference_success", hundredths, interval=True),
         Column("verdict", "verdict", verdict),
         Column("speed ×", "speed_ratio", ratio, interval=True),
         Column("peak mem ×", "peak_ratio", ratio, interval=True),
@@ -101,9 +110,9 @@ COLUMNS: dict[str, list[Column]] = {
         Column("k transitions", "transitions", in_units(1e3)),
         Column("k tokens", "tokens", in_units(1e3)),
         Column("start", "start_success", share),
-        Column("validation success", "validation_success", share, interval=True, share=True),
-        Column("test success", "test_success", share, interval=True, share=True),
-        Column("sampled success", "sampled_success", share, interval=True, share=True),
+        Column("validation success", "validation_success", share, interval=True),
+        Column("test success", "test_success", share, interval=True),
+        Column("sampled success", "sampled_success", share, interval=True),
         Column("well formed", "well_formed", share),
         Column("test reward", "test_reward", share, interval=True),
         Column("normalised", "normalised", share, interval=True),
@@ -114,7 +123,7 @@ COLUMNS: dict[str, list[Column]] = {
         Column("held equal", "axis", str),
         Column("at", "at", significant),
         Column("seeds", "n", whole),
-        Column("success", "success", share, interval=True, share=True),
+        Column("success", "success", share, interval=True),
         Column("difference to {reference}", "difference", difference, interval=True),
         Column("verdict", "verdict", verdict),
     ],
@@ -164,7 +173,7 @@ COLUMNS: dict[str, list[Column]] = {
         Column("mean", "mean", share, interval=True),
         Column("IQM", "iqm", share, interval=True),
         Column("optimality gap", "optimality_gap", share, interval=True),
-        Column("better than {reference}", "improvement", hundredths, interval=True, share=True),
+        Column("better than {reference}", "improvement", hundredths, interval=True),
     ],
     "paired": [
         Column("seeds", "n", whole),
@@ -179,6 +188,20 @@ COLUMNS: dict[str, list[Column]] = {
     ],
 }
 OK = Column("ok", "ok", str, of="planned")
+# The columns of a table where there is little room: in README.md and docs, and on a screen.
+BRIEF: dict[str, list[Column]] = {
+    "trades": [
+        Column("PPO's critic", "critic", str),
+        Column("success, GRPO / PPO", "test_success", hundredths, beside="ppo_success"),
+        *COLUMNS["trades"][5:6],
+        *COLUMNS["trades"][-3:],
+    ],
+    "summary": [
+        Column("success / {reference}'s", "test_success", hundredths, beside="reference_success"),
+        *COLUMNS["summary"][2:],
+    ],
+    "aggregate": COLUMNS["aggregate"][1:],
+}
 
 
 def written(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
@@ -195,8 +218,31 @@ def written(tables: dict[str, pd.DataFrame]) -> dict[str, str]:
 def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """The table called ``name`` as people read it: strings only, some of two lines, in the order
     of ``COLUMNS``, without columns that no row has. Keeps ``attrs``."""
+    return _strings(table, (OK, *COLUMNS[name]))
+
+
+def brief(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The same in the columns of ``BRIEF``, where the table has some. What all rows share is in the
+    caption instead of in a column: the budget, the number of runs, and GRPO if it is alone."""
+    if name not in BRIEF:
+        return without_budget(display(name, table))
+    shown = without_budget(_strings(table, BRIEF[name]))
+    about = shown.attrs
+    few, many = table["ok"].min(), table["ok"].max()
+    runs = f"{few} to {many} runs" if few < many else "1 run" if many == 1 else f"{many} runs"
+    if name == "aggregate":  # over all environments
+        shown = shown.drop(columns="env")
+    if set(shown["algo"]) == {"grpo"}:  # the caption names it
+        shown = shown.drop(columns="algo")
+    shown.attrs = about | {"caption": f"{about['caption']}; {runs} each"}
+    if name in ("trades", "summary"):
+        shown.attrs["reading"] = about["short_reading"]
+    return shown
+
+
+def _strings(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     shown = table[["env", "budget", "algo"]].copy()
-    columns = [column for column in (OK, *COLUMNS[name]) if column.name in table.columns]
+    columns = [column for column in columns if column.name in table.columns]
     size = UNITS[table.attrs["unit"]]
     scaled = {column.name: table[column.name] / size for column in columns if column.in_unit}
     rows = table.assign(**scaled).to_dict("records")
@@ -211,19 +257,17 @@ def display(name: str, table: pd.DataFrame) -> pd.DataFrame:
 def markdown(shown: pd.DataFrame) -> str:
     """Caption, header line, table, how to read it, footnotes."""
     about = shown.attrs
-    parts = [f"**{about['caption']}**", about["header"], grid(shown), about["reading"]]
+    parts = [f"**{about['caption']}**", about["header"], markdown_grid(shown), about["reading"]]
     parts += ["\n".join(f"- {note}" for note in about["footnotes"])]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def block(shown: pd.DataFrame) -> str:
-    """The same for a page about something else: a budget that all rows share stands in the caption,
-    and all words in one small paragraph below."""
-    shown = without_budget(shown)
+    """The same for a page about something else, all words in one small paragraph below."""
     about = shown.attrs
     # Not wrapped: a line that happens to begin with "1." would be a list.
     words = "\n".join([about["reading"], *(f"{n}." for n in about["footnotes"]), about["header"]])
-    return f"**{about['caption']}**\n\n{grid(shown)}\n\n<sub>{words}</sub>\n"
+    return f"**{about['caption']}**\n\n{markdown_grid(shown)}\n\n<sub>{words}</sub>\n"
 
 
 def without_budget(shown: pd.DataFrame) -> pd.DataFrame:
@@ -236,11 +280,13 @@ def without_budget(shown: pd.DataFrame) -> pd.DataFrame:
     return narrow
 
 
-def grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMNS) -> str:
-    """A table of strings in Markdown, columns aligned, a row for each line of a cell. No spaces
-    beside the bars: ten columns would be twenty characters wider."""
+def markdown_grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMNS) -> str:
+    """A table of strings in Markdown, columns aligned, the lines of a cell in one. No spaces beside
+    the bars: ten columns would be twenty characters wider."""
     titles = list(shown.columns)
-    rows = [[escaped(cell) for cell in line] for line in _lines(shown)]
+    rows = [
+        [escaped(" ".join(cell.split("\n"))) for cell in row] for row in shown.to_numpy().tolist()
+    ]
     widths = [max(2, *map(len, column)) for column in zip(titles, *rows, strict=True)]  # ":-"
     left = [title in text_columns for title in titles]
 
@@ -292,8 +338,16 @@ def latex(shown: pd.DataFrame, label: str) -> str:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """All columns at full precision; an empty field is a number that does not exist."""
-    return str(table.to_csv(index=False, lineterminator="\n"))
+    """All columns, numbers with ``DIGITS`` digits; an empty field is a missing number."""
+    rounded = {name: [_rounded(x) for x in table[name].tolist()] for name in table.columns}
+    return str(pd.DataFrame(rounded, dtype=object).to_csv(index=False, lineterminator="\n"))
+
+
+def _rounded(x: Any) -> Any:
+    """A float as text, other values unchanged; None, which is an empty field, for NaN."""
+    if not isinstance(x, float):
+        return x
+    return None if math.isnan(x) else f"{x:.{DIGITS}g}"
 
 
 _LATEX = str.maketrans(

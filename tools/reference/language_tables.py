@@ -15,10 +15,10 @@ import grpo_envs  # noqa: F401  (registers the ids)
 from grpo_bench.records.load import load_results
 from grpo_bench.report import csv
 from grpo_bench.report.text.numbers import hundredths, significant
-from grpo_bench.report.text.writers import grid
+from grpo_bench.report.text.writers import markdown_grid
 from grpo_bench.stats import mean_interval, wilson
 from grpo_envs.task import Task
-from tools.reference.places import RESULTS
+from tools.reference.committed import RESULTS, Committed
 
 RECORDS = RESULTS / "lm"
 MEMORY = RESULTS / "lm_memory.csv"
@@ -28,20 +28,21 @@ SHOWN = 8  # completions of each task
 SUCCESS = "eval/validation/success"
 CURVES = (
     "Greedy success on all 540 validation problems, before training and at each evaluation: mean "
-    "over the seeds [95 %, Student's t]. At: tokens drawn so far, mean over the seeds."
+    "over the seeds [95 % interval, Student's t]. At: tokens sampled so far, mean over the seeds."
 )
 RUNS = (
     "Greedy: the most probable token each time; sampled: at the temperature of training. Share of "
-    "right answers on n problems that are never trained on, with Wilson's 95 % interval."
+    "right answers on as many problems (in parentheses), none of them trained on, with Wilson's "
+    "95 % interval."
 )
 PEAKS = (
-    "GiB, the most that a fresh process held over two iterations, and in brackets what "
-    "`python -m grpo_bench.plan` says before. Lengths: problems × completions of each × new "
-    "tokens. Half a GiB of each is the interpreter with its libraries."
+    "Peak GiB of a fresh process over two iterations, and in parentheses the prediction of "
+    "`python -m grpo_bench.plan`. Lengths: problems × completions of each × new tokens. Half a GiB "
+    "of each peak is the interpreter with its libraries."
 )
 EXAMPLES = (
-    "The first validation problems, answered greedily before and after training by the run of seed "
-    "{seed}. ✓: right, and for `format_text` well formed."
+    "Greedy answers to the first validation problems before and after training with seed {seed}. "
+    "✓: right, and for `format_text` well formed."
 )
 
 
@@ -70,7 +71,7 @@ def curves(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def shown(table: pd.DataFrame) -> pd.DataFrame:
+def readable_curves(table: pd.DataFrame) -> pd.DataFrame:
     """The curves as people read them: a row for each task and algorithm."""
     rows = []
     for (env, algo), part in table.groupby(["env", "algo"]):
@@ -103,7 +104,7 @@ def run_rows(folder: Path) -> pd.DataFrame:
             part = run[(run["split"] == split) & (run["transitions"] == moment)]["success"]
             interval = wilson(int(part.sum()), len(part))
             bounds = f"[{hundredths(interval.low)}, {hundredths(interval.high)}]"
-            row[f"{title} (n={len(part)})"] = f"{hundredths(part.mean())} {bounds}"
+            row[f"{title} ({len(part)})"] = f"{hundredths(part.mean())} {bounds}"
         rows.append(row)
     return pd.DataFrame(rows).fillna("")
 
@@ -114,7 +115,7 @@ def peaks(table: pd.DataFrame) -> pd.DataFrame:
     for (model, trained, lengths), part in table.groupby(
         ["model", "trained", "lengths"], sort=False
     ):
-        row = {"model": model, "trained": trained, "lengths": lengths}
+        row = {"model": f"{model}, {trained}", "lengths": lengths}
         found = part.set_index("algo")
         for algo in ALGOS:
             row[algo] = _peak(found.loc[algo]) if algo in found.index else ""
@@ -141,8 +142,15 @@ def examples(folder: Path, algo: str = "grpo") -> str:
         if run["config"]["env"].get("shuffled_rewards"):
             continue
         asked = Asked(run["config"]["env"])
-        table = pd.DataFrame(pairs(folder / run["run"], asked)[:SHOWN])
-        parts += [f"**{env}**", "", grid(table, TEXT), "", EXAMPLES.format(seed=run["seed"]), ""]
+        table = pd.DataFrame(completion_pairs(folder / run["run"], asked)[:SHOWN])
+        parts += [
+            f"**{env}**",
+            "",
+            markdown_grid(table, TEXT),
+            "",
+            EXAMPLES.format(seed=run["seed"]),
+            "",
+        ]
     return "\n".join(parts)
 
 
@@ -159,7 +167,7 @@ class Asked:
         return self.task.chats(np.array([problem_id]), self.examples)[0][-1]["content"]
 
 
-def pairs(run: Path, asked: Asked) -> list[dict[str, str]]:
+def completion_pairs(run: Path, asked: Asked) -> list[dict[str, str]]:
     """Question, first and last completion of each validation problem that a record shows."""
     found: dict[int, list[dict[str, Any]]] = {}
     text = (run / "completions.jsonl").read_text(encoding="utf-8").removesuffix("\n")
@@ -187,15 +195,16 @@ def _cell(text: str) -> str:
     return f"`{flat}`" if flat else "(nothing)"
 
 
-def files(root: Path) -> dict[Path, str]:
+def language_tables(committed: Committed) -> dict[Path, str]:
     """The five tables of results/reference/lm."""
-    folder = root / RECORDS
+    folder = committed.root / RECORDS
+    memory = peaks(pd.read_csv(committed.root / MEMORY))
     table = curves(folder)
     texts = {
         "curves.csv": csv(table),
-        "curves.md": f"{grid(shown(table), TEXT)}\n\n<sub>{CURVES}</sub>\n",
-        "runs.md": f"{grid(run_rows(folder), TEXT)}\n\n<sub>{RUNS}</sub>\n",
+        "curves.md": f"{markdown_grid(readable_curves(table), TEXT)}\n\n<sub>{CURVES}</sub>\n",
+        "runs.md": f"{markdown_grid(run_rows(folder), TEXT)}\n\n<sub>{RUNS}</sub>\n",
         "completions.md": examples(folder),
-        "memory.md": f"{grid(peaks(pd.read_csv(root / MEMORY)), TEXT)}\n\n<sub>{PEAKS}</sub>\n",
+        "memory.md": f"{markdown_grid(memory, TEXT)}\n\n<sub>{PEAKS}</sub>\n",
     }
     return {RECORDS / name: text for name, text in texts.items()}

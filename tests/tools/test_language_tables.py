@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tools.reference.language import RECORDS, Asked, curves, pairs
+from tools.reference.language_tables import RECORDS, Asked, completion_pairs, curves
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,7 +18,7 @@ def test_a_line_ends_where_json_says_so(tmp_path: Path) -> None:
     }
     line = json.dumps(entry, ensure_ascii=False)
     (tmp_path / "completions.jsonl").write_text(f"{line}\n{line}\n", encoding="utf-8")
-    (row,) = pairs(tmp_path, asked)
+    (row,) = completion_pairs(tmp_path, asked)
     assert row["before"] == row["after"] == "✓ `3 , I think`"
 
 

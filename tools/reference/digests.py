@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tools.reference.places import RESULTS
+from tools.reference.committed import RESULTS
 
 SUMS = RESULTS / "sources.sha256"  # as sha256sum writes them: sha256sum -c reads it
 # What git leaves out, and the page.
@@ -40,11 +40,11 @@ def written(root: Path) -> dict[Path, str]:
     """The digests that are committed."""
     if not (root / SUMS).exists():
         return {}
-    lines = (line.split(maxsplit=1) for line in (root / SUMS).read_text("utf-8").splitlines())
-    return {Path(words[1]): words[0] for words in lines if len(words) == 2}
+    found = (line.split(maxsplit=1) for line in (root / SUMS).read_text("utf-8").splitlines())
+    return {Path(words[1]): words[0] for words in found if len(words) == 2}
 
 
-def text(digests: dict[Path, str]) -> str:
+def lines(digests: dict[Path, str]) -> str:
     """The file of digests."""
     return "".join(f"{digest}  {path.as_posix()}\n" for path, digest in digests.items())
 

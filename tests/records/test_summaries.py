@@ -1,4 +1,4 @@
-"""The ends of records: what tables are made of, read without the rest."""
+"""The summaries of records: what tables are made of, read without the rest."""
 
 import math
 from pathlib import Path
@@ -15,9 +15,9 @@ from grpo_bench.records.load import (
     BUDGETS,
     CURVE,
     START,
-    load_ends,
     load_problems,
     load_results,
+    load_summaries,
 )
 from grpo_bench.records.schema import METRIC_SCHEMA
 from grpo_bench.report.folder import make_tables
@@ -40,13 +40,15 @@ def run_with(results, seed, rows):
 def test_first_and_last_values_by_hand(tmp_path):
     rows = [(0, 0, {"a": 1.0}), (8, 2, {"b": 2.0, "a": 3.0}), (16, 4, {"b": math.nan})]
     folder = run_with(tmp_path, 1, rows)
-    ends = load_ends(tmp_path).values
-    assert list(ends.index) == [folder.relative_to(tmp_path).as_posix()]
+    summaries = load_summaries(tmp_path).values
+    assert list(summaries.index) == [folder.relative_to(tmp_path).as_posix()]
     expected = {
         **{"transitions": 16, "gradient_steps": 4, "a": 3.0, "b": math.nan},
         **{f"{START}a": 1.0, f"{START}b": 2.0},
     }
-    pd.testing.assert_frame_equal(ends, pd.DataFrame(expected, index=ends.index, dtype=float))
+    pd.testing.assert_frame_equal(
+        summaries, pd.DataFrame(expected, index=summaries.index, dtype=float)
+    )
 
 
 @pytest.mark.parametrize("rows_of_a_group", [1000, 7])
@@ -59,14 +61,14 @@ def test_ends_are_those_of_the_whole_table(tmp_path, rows_of_a_group):
         path = run_with(tmp_path, seed, rows) / "metrics.parquet"
         # Long tables are written in several groups of rows, each with a dictionary of its own.
         pq.write_table(pq.read_table(path), path, row_group_size=rows_of_a_group)
-    whole, ends = load_results(tmp_path), load_ends(tmp_path)
-    pd.testing.assert_frame_equal(whole.runs, ends.runs)
+    whole, summaries = load_results(tmp_path), load_summaries(tmp_path)
+    pd.testing.assert_frame_equal(whole.runs, summaries.runs)
     by_metric = whole.metrics.groupby(["run", "metric"])["value"]
     expected = by_metric.last().unstack().join(by_metric.first().unstack().add_prefix(START))
     expected = expected.join(whole.metrics.groupby("run")[["transitions", "gradient_steps"]].max())
-    assert set(ends.values.columns) == set(expected.columns)
-    assert list(ends.values.index) == list(whole.runs["run"])
-    found = ends.values[expected.columns].to_numpy()
+    assert set(summaries.values.columns) == set(expected.columns)
+    assert list(summaries.values.index) == list(whole.runs["run"])
+    found = summaries.values[expected.columns].to_numpy()
     np.testing.assert_array_equal(found, expected.to_numpy(dtype=float))
 
 
@@ -77,10 +79,10 @@ def test_a_run_without_metrics_has_a_row_among_the_runs_only(tmp_path):
     full = run_with(tmp_path, 3, [(1, 1, {"a": 1.0})])
     damaged = run_with(tmp_path, 4, [(1, 1, {"a": 1.0})])
     (damaged / "metrics.parquet").write_bytes(b"PAR1 no more")
-    ends = load_ends(tmp_path)
-    assert list(ends.runs["status"]) == ["planned", "ok", "ok", "planned"]
-    assert "metrics.parquet: not readable" in ends.runs["problem"][3]
-    assert list(ends.values.index) == [full.relative_to(tmp_path).as_posix()]
+    summaries = load_summaries(tmp_path)
+    assert list(summaries.runs["status"]) == ["planned", "ok", "ok", "planned"]
+    assert "metrics.parquet: not readable" in summaries.runs["problem"][3]
+    assert list(summaries.values.index) == [full.relative_to(tmp_path).as_posix()]
 
 
 def test_tables_do_not_open_the_evaluations(tmp_path):
@@ -96,7 +98,7 @@ def test_metrics_that_lack_a_column_are_named(tmp_path):
     folder = run_with(tmp_path, 1, [(1, 1, {"a": 1.0})])
     table = pa.table({"metric": ["a"]}, schema=pa.schema([METRIC_SCHEMA.field("metric")]))
     pq.write_table(table, folder / "metrics.parquet")
-    problem = load_ends(tmp_path).runs["problem"][0]
+    problem = load_summaries(tmp_path).runs["problem"][0]
     assert "metrics.parquet: columns ['metric'], expected" in problem
 
 
@@ -108,7 +110,7 @@ def test_curves_by_hand(tmp_path):
     run.log(16, 4, 3.0, 200, {CURVE: 0.625})
     run.log(16, 4, 3.25, 300, {CURVE: 0.75})  # the last evaluation, at a moment that had one
     run.finish("killed")
-    curves = load_ends(tmp_path).curves
+    curves = load_summaries(tmp_path).curves
     expected = {
         "run": [run_folder(Path(), config(2)).as_posix()] * 3,
         "transitions": [0, 8, 16],
@@ -122,7 +124,7 @@ def test_curves_by_hand(tmp_path):
 
 def test_curves_of_no_evaluation_have_their_columns(tmp_path):
     plan(tmp_path, config(1))
-    curves = load_ends(tmp_path).curves
+    curves = load_summaries(tmp_path).curves
     assert list(curves.columns) == ["run", *BUDGETS, "success"]
     assert curves.empty
 
@@ -158,8 +160,8 @@ def test_no_problems_have_their_columns(tmp_path):
 
 def test_notes_of_whoever_made_the_records_are_in_every_table(tmp_path):
     record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6))
-    assert load_ends(tmp_path).notes == ()
+    assert load_summaries(tmp_path).notes == ()
     (tmp_path / "notes.txt").write_text("Other work ran beside.\nA second note.\n")
-    assert load_ends(tmp_path).notes == ("Other work ran beside.", "A second note.")
+    assert load_summaries(tmp_path).notes == ("Other work ran beside.", "A second note.")
     for table in make_tables(tmp_path).values():
         assert table.attrs["footnotes"] == ["Other work ran beside.", "A second note."]

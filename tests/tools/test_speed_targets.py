@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tools.reference.speed import ORDER, found, shown
+from tools.reference.speed_targets import ORDER, read_targets, readable
 
 
 def test_a_row_by_hand(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_a_row_by_hand(tmp_path: Path) -> None:
     (folder / "scaling_targets.csv").write_text(
         header + "steps,at most 1.1,missed,,,,,reached by 1 of 2,elsewhere\n"
     )
-    table = shown(found(folder))
+    table = readable(read_targets(folder))
     assert len(table) == len(ORDER)
     first, last = table.iloc[0], table.iloc[-1]
     assert (first["median"], first["mean"], first["verdict"]) == (

@@ -12,7 +12,7 @@ import pandas as pd
 
 from grpo_bench.report import csv, markdown
 from grpo_bench.report.text.numbers import ABSENT, significant
-from tools.reference.places import BENCHMARKS, RESULTS
+from tools.reference.committed import BENCHMARKS, RESULTS, Committed
 
 ORDER = (  # of the benchmarks, by their names
     *("env_speed", "train_speed", "time_to_accuracy", "start_up"),
@@ -26,7 +26,7 @@ READING = (
 )
 
 
-def found(folder: Path) -> pd.DataFrame:
+def read_targets(folder: Path) -> pd.DataFrame:
     """The targets of all benchmarks, in their order.
 
     Raises:
@@ -44,7 +44,7 @@ def number(value: float) -> str:
     return ABSENT if pd.isna(value) else significant(value)
 
 
-def shown(targets: pd.DataFrame) -> pd.DataFrame:
+def readable(targets: pd.DataFrame) -> pd.DataFrame:
     """The table as people read it."""
     rows = []
     for row in targets.to_dict("records"):
@@ -70,10 +70,10 @@ def shown(targets: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def files(root: Path) -> dict[Path, str]:
+def speed_targets(committed: Committed) -> dict[Path, str]:
     """``speed.md`` and ``speed.csv``."""
-    targets = found(root / BENCHMARKS)
+    targets = read_targets(committed.root / BENCHMARKS)
     return {
-        RESULTS / "speed.md": markdown(shown(targets)),
+        RESULTS / "speed.md": markdown(readable(targets)),
         RESULTS / "speed.csv": csv(targets),
     }

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from grpo_bench.report.claims import ledger
 from grpo_bench.report.claims.judge import Judged, judge, parse_claim
 from grpo_bench.report.text.writers import csv
-from tools.reference.places import RESULTS
+from tools.reference.committed import RESULTS, Committed
 
 CLAIMS = Path("results/claims.yaml")
 
@@ -33,11 +33,11 @@ def judged(root: Path) -> list[Judged]:
     return [judge(parse_claim(name, entry), read) for name, entry in entries.items()]
 
 
-def files(root: Path) -> dict[Path, str]:
+def claim_pages(committed: Committed) -> dict[Path, str]:
     """``claims.md`` and ``claims.csv``, and the verdicts alone."""
-    found = judged(root)
+    found = judged(committed.root)
     return {
         RESULTS / "verdicts.md": f"{ledger.verdicts(found)}\n",
-        RESULTS / "claims.md": ledger.page(found),
+        RESULTS / "claims.md": ledger.claims_page(found),
         RESULTS / "claims.csv": csv(ledger.numbers(found)),
     }

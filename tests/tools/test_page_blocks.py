@@ -9,15 +9,17 @@ import pytest
 from support.run_records import ORIGIN
 
 from grpo_bench.records import claim, plan
-from tools.reference.pages import files
+from tools.reference.committed import Committed
+from tools.reference.page_blocks import BAR, GRID, narrowed, page_blocks
 
 PAGE = "# Title\n\n<!-- table: {} -->\nold\n<!-- end -->\n\nText | text.\n"
+ROOT = Path(__file__).resolve().parents[2]
 RECORDS = Path("results") / "reference" / "small"
 
 
 def update(root: Path) -> list[Path]:
     """Write the pages that change; their paths."""
-    changed = {root / path: text for path, text in files(root).items()}
+    changed = {root / path: text for path, text in page_blocks(Committed(root)).items()}
     different = [path for path, text in changed.items() if path.read_text() != text]
     for path in different:
         path.write_text(changed[path])
@@ -45,9 +47,9 @@ def test_a_block_is_replaced_and_nothing_else(root: Path) -> None:
     text = (root / "README.md").read_text()
     before, after = PAGE.format("small/summary").split("old\n")
     assert text.startswith(
-        before + "**Summary: what GRPO trades against PPO; budget smoke**\n\n|env|"
+        before + "**Summary: GRPO against PPO; budget smoke; 1 run each**\n\n|env|"
     )
-    assert "|vlm|grpo|1/1|   0.75|       0.50|" in text
+    assert "|vlm|    0.75 / 0.50|" in text
     assert text.endswith("commit 0123456789.</sub>\n" + after)
     assert update(root) == []
 
@@ -63,17 +65,52 @@ def test_a_block_of_records_without_ppo_is_beside_grpo(root: Path) -> None:
     run.finish()
     assert update(root) == [root / "README.md"]
     text = (root / "README.md").read_text()
-    assert "\n**Summary: each algorithm beside grpo; budget smoke**\n\n|env|" in text
-    assert "|vlm|rloo|1/1|   0.25|        0.75|" in text
+    assert "\n**Summary: each algorithm against grpo; budget smoke; 1 run each**\n\n|env|" in text
+    assert "|vlm|rloo|     0.25 / 0.75|" in text
 
 
 def test_a_table_that_a_command_has_written_stands_as_it_is(root: Path) -> None:
     (root / "results" / "reference" / "oracle").mkdir()
-    (root / "results" / "reference" / "oracle" / "kl.md").write_text("**KL**\n\n|a|\n|--|\n")
-    (root / "README.md").write_text(PAGE.format("oracle/kl"))
+    (root / "results" / "reference" / "oracle" / "all.md").write_text("**KL**\n\n|a|\n|--|\n")
+    (root / "README.md").write_text(PAGE.format("oracle/all"))
     assert update(root) == [root / "README.md"]
     text = (root / "README.md").read_text()
-    assert text == PAGE.format("oracle/kl").replace("old\n", "**KL**\n\n|a|\n|--|\n")
+    assert text == PAGE.format("oracle/all").replace("old\n", "**KL**\n\n|a|\n|--|\n")
+
+
+WIDE = """**KL**
+
+|task|form|place|label|estimate|error|cosine|to reverse|variance|error off|cosine off|
+|---:|:---|----:|----:|-------:|----:|-----:|---------:|-------:|--------:|---------:|
+|one|a\\|b|1|2|0.5|3|4|5|6|7|8|
+|||||[0, 1]|||||||
+"""
+
+
+def test_a_wide_table_is_split_and_intervals_stay_with_their_estimates() -> None:
+    first, second = narrowed(WIDE, "oracle/kl").removeprefix("**KL**\n\n").split("\n\n")
+    assert first.splitlines() == [
+        "|task|form|place|label|  estimate|variance|",
+        "|---:|:---|----:|----:|---------:|-------:|",
+        "| one|a\\|b|    1|    2|0.5 [0, 1]|       6|",
+    ]
+    assert second.splitlines()[2].split("|")[-2:] == ["         8", ""]
+    with pytest.raises(ValueError, match="oracle/kl: no column 'task': expected one of a"):
+        narrowed("|a|\n|--|\n|b|\n", "oracle/kl")
+
+
+def test_tables_fit_a_page() -> None:
+    """GitHub shows 946 pixels: seven columns, and some 140 characters. It folds cells of words, so
+    the longest one of a column counts for no more than 24."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for grid in GRID.findall(page.read_text(encoding="utf-8")):
+            rows = [[c.strip() for c in BAR.split(line[1:-1])] for line in grid.splitlines()]
+            where = f"{page.name}: {rows[0]}"
+            assert len(rows[0]) <= 7, where
+            width = sum(
+                min(24, max(map(len, column))) + 1 for column in zip(*rows[2:], strict=True)
+            )
+            assert width <= 140, where
 
 
 def test_the_other_pages_too(root: Path) -> None:
@@ -88,7 +125,7 @@ def test_the_other_pages_too(root: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        (PAGE.format("other/summary"), "no runs under "),
+        (PAGE.format("other/summary"), ": no records; expected a folder"),
         (
             PAGE.format("small/costs"),
             "no table 'costs': expected one of trades, summary, accuracy",
@@ -103,5 +140,5 @@ def test_the_other_pages_too(root: Path) -> None:
 def test_what_cannot_be_made_is_an_error(root: Path, page: str, message: str) -> None:
     (root / "README.md").write_text(page)
     with pytest.raises(ValueError, match=re.escape(message)):
-        files(root)
+        page_blocks(Committed(root))
     assert (root / "README.md").read_text() == page

@@ -8,6 +8,7 @@ kl_forms). ``spread``: what of a rollout can still teach, at a quarter of the bu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,7 @@ from grpo_bench.grpo.kl import FORMS
 from grpo_bench.records.load import Results, load_results
 from grpo_bench.report import markdown
 from grpo_bench.report.text.origin import header
-from tools.reference.places import RESULTS
+from tools.reference.committed import RESULTS, Committed
 
 TEST = "eval/test/success"
 WINDOW = 20  # iterations that are averaged
@@ -77,19 +78,32 @@ SHOWN = (
     *("grpo", "grpo_baseline_batch", "grpo_baseline_none", "grpo_group_size_2"),
     *("grpo_group_size_32", "grpo_dynamic_sampling", "grpo_entropy"),
 )
+EARLY = (  # what is read at a quarter of the budget
+    *("rollout/zero_std_frac", "rollout/zero_std_expected"),
+    *("rollout/success_rate", "train/entropy_loss"),
+)
 
 
 def spread_table(results: Results) -> pd.DataFrame:
     """One row for some of the options on vlm."""
     runs = results.runs.set_index("run")
-    runs = runs[runs["env"] == "vlm"]
+    runs = runs[(runs["env"] == "vlm") & runs["algo"].isin(SHOWN)]
     steps = results.metrics.groupby("run")["gradient_steps"].max()
+    metrics = results.metrics[results.metrics["run"].isin(runs.index)]
+    few = replace(results, metrics=metrics)
+    means = {
+        (metric, share): at(few, metric, share)
+        for metric, share in (
+            *((metric, 0.25) for metric in EARLY),
+            *((metric, 1.0) for metric in ("rollout/zero_std_frac", TEST)),
+        )
+    }
     rows = []
     for algo in SHOWN:
         chosen = runs.index[runs["algo"] == algo]
 
         def mean(metric: str, share: float, chosen: pd.Index = chosen) -> float:
-            return float(at(results, metric, share)[chosen].mean())
+            return float(means[metric, share][chosen].mean())
 
         rows.append(
             {
@@ -131,9 +145,10 @@ TABLES: dict[str, tuple[str, Callable[[Results], pd.DataFrame]]] = {
 }
 
 
-def files(root: Path) -> dict[Path, str]:
+def training_tables(committed: Committed) -> dict[Path, str]:
     """``training/kl.md`` and ``training/spread.md``."""
-    return {
-        RESULTS / "training" / f"{name}.md": markdown(make(load_results(root / RESULTS / records)))
-        for name, (records, make) in TABLES.items()
-    }
+    texts = {}
+    for name, (records, make) in TABLES.items():
+        results = load_results(committed.root / RESULTS / records)
+        texts[RESULTS / "training" / f"{name}.md"] = markdown(make(results))
+    return texts

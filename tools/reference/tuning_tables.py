@@ -11,12 +11,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import open_dict
 
 from grpo_bench.config import CONF
-from grpo_bench.records.load import load_ends
 from grpo_bench.runs.hydra_setup import register
 from grpo_bench.tuning.result import result_files
 from grpo_bench.tuning.search import all_scores, all_trials, recorded
-from tools.reference.places import RESULTS
-from tools.reference.records import TRIALS
+from tools.reference.committed import RESULTS, TRIALS, Committed
 
 RECORDS = RESULTS / TRIALS
 
@@ -29,7 +27,7 @@ def composing() -> AbstractContextManager[None]:
     return context
 
 
-def files(root: Path) -> dict[Path, str]:
+def tuning_tables(committed: Committed) -> dict[Path, str]:
     """``trials.csv``, ``trials.md``, ``chosen.md`` and conf/tuned."""
     register()
     with composing():
@@ -37,5 +35,5 @@ def files(root: Path) -> dict[Path, str]:
         with open_dict(settings):
             settings.results = RECORDS.as_posix()
         trials = all_trials(settings)
-    all_scores(trials, settings, partial(recorded, records=load_ends(root / RECORDS)))
+    all_scores(trials, settings, partial(recorded, records=committed.read(TRIALS)[0]))
     return result_files(trials, settings)
