@@ -44,6 +44,7 @@ def number(
     """A number for which ``valid`` holds; with ``optional`` None, with ``schedule`` a function."""
 
     def check(name: str, value: Any) -> None:
+        """Raises ValueError for another value."""
         if (optional and value is None) or (schedule and callable(value)):
             return
         if isinstance(value, bool) or not (isinstance(value, kind) and valid(value)):
