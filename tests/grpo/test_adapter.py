@@ -1,4 +1,4 @@
-"""A Gymnasium vector environment as SB3 wants it."""
+"""A Gymnasium vector environment as an SB3 vector environment."""
 
 import gymnasium as gym
 import numpy as np
@@ -30,7 +30,7 @@ def tokens(mode):
 
 
 @both_modes
-def test_step_by_step_it_is_dummy_vec_env(mode):
+def test_it_equals_dummy_vec_env_step_by_step(mode):
     """The same environments, seeds and actions: the same observations, rewards, ends and infos."""
     ours = VectorEnvAdapter(walks(mode))
     theirs = VecMonitor(DummyVecEnv([Walk] * N))
@@ -88,7 +88,7 @@ def test_native_environments_are_restarted_with_the_last_observation_in_infos(mo
     assert ended > N
 
 
-def test_next_step_is_refused_with_what_to_do():
+def test_next_step_is_refused_with_the_remedy():
     env = VectorEnvAdapter(walks(AutoresetMode.NEXT_STEP))
     env.reset()
     with pytest.raises(ValueError, match=r"NEXT_STEP; make it with autoreset_mode=SAME_STEP"):
@@ -150,7 +150,7 @@ def test_attributes_methods_and_pictures():
     assert all(picture.ndim == 3 for picture in drawn.get_images())
 
 
-# -- infos, against an implementation that takes one sub-environment after another ----------------
+# -- infos, against a loop over the sub-environments -----------------------------------------------
 
 MAKERS = {
     "vlm": vlm,
@@ -184,7 +184,7 @@ class Chatty(Walk):
         return *given, info
 
 
-def plainly(infos, i):
+def info_of(infos, i):
     """Sub-environment i's info."""
     found = {}
     for name, values in infos.items():
@@ -218,7 +218,7 @@ def test_infos_are_those_of_the_sub_environments_one_by_one(mode, make):
     returns, lengths, ended = np.zeros(N), np.zeros(N, dtype=int), 0
     _, infos = raw.reset(seed=[3 + i for i in range(N)] if isinstance(raw, SyncVectorEnv) else 3)
     for i in range(N):
-        assert_alike(ours.reset_infos[i], plainly(infos, i))
+        assert_alike(ours.reset_infos[i], info_of(infos, i))
     rng = np.random.default_rng(0)
     for _ in range(40):
         actions = rng.integers(2, size=N)
@@ -233,7 +233,7 @@ def test_infos_are_those_of_the_sub_environments_one_by_one(mode, make):
                 assert seen[i] == {}
                 continue
             ended += 1
-            expected = plainly(final, i) | {
+            expected = info_of(final, i) | {
                 "terminal_observation": {name: part[i] for name, part in last.items()}
                 if isinstance(last, dict)
                 else last[i],
@@ -250,7 +250,7 @@ def test_infos_are_those_of_the_sub_environments_one_by_one(mode, make):
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_infos_apart_of_any_sub_environments(mode, make):
-    """Whatever the mode, and whichever sub-environments are asked for; the others' are empty."""
+    """In every mode, for any choice of sub-environments; the infos of the others are empty."""
     env = make(mode)
     env.reset(seed=0)
     rng, dones = np.random.default_rng(0), np.zeros(N, dtype=bool)
@@ -262,7 +262,7 @@ def test_infos_apart_of_any_sub_environments(mode, make):
         which = rng.random(N) < 0.5
         for batched in (infos, infos.get("final_info", infos)):
             for i, info in enumerate(infos_apart(batched, which)):
-                assert_alike(info, plainly(batched, i) if which[i] else {})
+                assert_alike(info, info_of(batched, i) if which[i] else {})
 
 
 def test_infos_apart_by_hand():
@@ -302,7 +302,7 @@ def test_wrappers_of_sb3_go_around_it(mode, make):
 
 @both_modes
 def test_ppo_learns_through_it(mode):
-    """Measured with 5 seeds: 0.98 to 1.0, the best there is, after 16 iterations; with a learning
+    """Measured with 5 seeds: 0.98 to 1.0, the optimum, after 16 iterations; with a learning
     rate of 0, or with each reward paid to the next sub-environment, -0.2 to 0.35."""
     options = {"source": "synthetic", "difficulty": 0.0, "n_choices": 2, "embed_dim": 6}
     env = VectorEnvAdapter(gym.make_vec("GRPO-VLM-v0", 64, autoreset_mode=mode, **options))

@@ -1,6 +1,6 @@
 """Advantages by hand, against a second implementation, and the mask of dropped rollouts.
 
-What may not change them is in test_invariances.py.
+Their invariances are in test_invariances.py.
 """
 
 import math
@@ -82,7 +82,7 @@ def test_batch_baselines(ddof, std):
         ([0.0, 1, 0, 1, 0], [-1 / 2, 3 / 4, -1 / 2, 3 / 4, -1 / 2]),
         # a three-way tie at the top: ranks 1 and 3, 3, 3, mean 2.5
         ([0.0, 7, 7, 7], [-1, 1 / 3, 1 / 3, 1 / 3]),
-        # what is not valid has no rank: 4 and 6 of two
+        # an invalid rollout has no rank: 4 and 6 are the only two
         ([NAN, 4, INF, 6], [0, -1, 0, 1]),
         ([4.0, NAN, 4, 6], [-1 / 2, 0, -1 / 2, 1]),
     ],
@@ -143,7 +143,7 @@ REFERENCE = {  # (the valid rewards of one group, those of the batch, ddof, eps)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), ddof=st.integers(0, 1), eps=st.sampled_from([1e-9, 1e-4, 0.5]))
 def test_a_second_implementation_agrees(baseline, data, ddof, eps):
-    """Any number of valid members in each group, none too."""
+    """Any number of valid members in each group, including none."""
     size = data.draw(st.integers(2, 5))
     reward = st.sampled_from([NAN, -INF, -3.0, -0.5, 0.0, 0.0, 1.0, 1.0, 2.5])
     rewards = data.draw(st.lists(st.lists(reward, min_size=size, max_size=size), min_size=1))
@@ -192,7 +192,7 @@ def test_without_spread():
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
-def test_the_deviation_is_of_the_valid(ddof):
+def test_the_deviation_is_of_the_valid_rollouts(ddof):
     rewards = torch.tensor([[1.0, NAN, 2, 6], [0, 3, 5, INF]], dtype=torch.float64)
     valid = torch.isfinite(rewards)
     expected = rewards[valid].view(2, 3).std(1, correction=ddof, keepdim=True)
@@ -201,13 +201,13 @@ def test_the_deviation_is_of_the_valid(ddof):
     assert group_std(rewards, few, ddof).tolist() == [[0], [0]]
 
 
-def test_the_deviation_is_of_the_population_if_nothing_is_said():
+def test_the_deviation_is_of_the_population_by_default():
     rewards = torch.tensor([[1.0, 2, 3, 6]])
     assert group_std(rewards, torch.ones(1, 4).bool()).item() == pytest.approx(math.sqrt(14 / 4))
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
-def test_the_lists_of_baselines_say_what_they_do(baseline):
+def test_the_properties_of_baselines_hold(baseline):
     rewards = [[0.0, 2, 5], [4, 4, 4]]
     by_ddof = [advantages(rewards, baseline, ddof=ddof) for ddof in (0, 1)]
     assert (by_ddof[0] != by_ddof[1]).any() == BASELINES[baseline].divides
@@ -287,7 +287,7 @@ def test_process_advantages(baseline, ddof):
 def test_return_to_go_sums_what_follows():
     rewards = torch.tensor([[[1.0, 20, 300, 4000], [0, 0, 0, 7]]])
     mask = torch.ones_like(rewards, dtype=torch.bool)
-    mask[0, 0, 2] = False  # a step that is not there, between others
+    mask[0, 0, 2] = False  # a masked step between real ones
     actual = process_advantages(rewards, mask, "none")
     assert actual.tolist() == [[[4021, 4020, 0, 4000], [7, 7, 7, 7]]]
 
@@ -308,7 +308,7 @@ def test_steps_without_spread_are_exactly_zero(baseline):
     assert (process_advantages(rewards, mask, baseline, eps=0.0) == 0).all()
 
 
-# -- a penalty off the return ---------------------------------------------------------------------
+# -- a penalty subtracted from the return ----------------------------------------------------------
 
 
 def test_return_penalty():
@@ -326,7 +326,7 @@ def test_return_penalty():
 @pytest.mark.parametrize("baseline", [*baselines_that("needs_spread"), "batch"])
 @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e37])
 def test_rewards_of_any_size_in_float32(baseline, size):
-    """Their squares do not exist in float32."""
+    """Their squares overflow or vanish in float32."""
     rewards = torch.tensor([[0.0, 1.0, 2.0, 5.0]])
     scaled = group_advantages(rewards * size, baseline, eps=0.0)
     factor = size if baseline in ("group_mean", "rloo") else 1.0

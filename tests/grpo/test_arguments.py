@@ -1,4 +1,4 @@
-"""What cannot be meant is an error before anything is trained, and names the value."""
+"""Invalid arguments are errors that name the value, before any training."""
 
 import itertools
 
@@ -178,7 +178,7 @@ def test_of_all_combinations_those_that_make_sense_are_accepted(choices, sense):
 
 @pytest.mark.parametrize("baseline", CHOICES["baseline"])
 @pytest.mark.parametrize("kl", KL_CHOICES["kl"])
-def test_what_is_accepted_constructs_and_takes_a_step(baseline, kl):
+def test_accepted_settings_construct_a_model_and_take_a_step(baseline, kl):
     settings = {"baseline": baseline, "kl": kl, "mask_truncated": True}
     if kl != "none":
         settings |= {"kl_coef": 0.1, "ref_update_interval": 1, "ref_tau": 0.5}

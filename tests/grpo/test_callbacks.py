@@ -67,7 +67,7 @@ def test_the_log_has_sb3s_names_and_only_what_exists(tmp_path):
         "train/grad_norm", "train/entropy_loss", "train/n_updates", "train/clip_range",
         "train/learning_rate", "train/kl_ref_k1", "train/kl_ref_k3",
     }  # fmt: skip
-    assert set(rows[-1]) == wanted, "no critic's numbers, and no success that nobody told"
+    assert set(rows[-1]) == wanted, "no critic's numbers, and no success that is unknown"
     steps = [int(row["time/total_timesteps"]) for row in rows]
     assert steps == sorted(steps) and steps[-1] == model.num_timesteps
     assert [int(row["train/n_updates"]) for row in rows] == list(range(1, len(rows) + 1))

@@ -1,4 +1,4 @@
-"""The control: with the rewards of other problems nothing is learned; with its own, it is."""
+"""The control: GRPO learns nothing from the rewards of other problems, but does from its own."""
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ CHANCE, PROBLEMS = 0.25, 1000
 
 
 class Shuffled(VectorWrapper):
-    """Pays each rollout what another one, of whatever problem, has earned."""
+    """Pays each rollout the reward of another one, of any problem."""
 
     def __init__(self, env):
         super().__init__(env)

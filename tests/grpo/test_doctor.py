@@ -23,8 +23,8 @@ from grpo_bench.grpo.update_log import UpdateLog
 CONSTANT = OneStep(spaces.Discrete(2), UNIT, lambda seen, action: 0.1)
 
 
-def told(model, steps=1, **learn):
-    """The warnings of the doctor while a model learns, as texts."""
+def warnings_of(model, steps=1, **learn):
+    """The doctor's warnings while a model learns, as texts."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.learn(steps, **learn)
@@ -35,7 +35,7 @@ def told(model, steps=1, **learn):
 
 
 class FunctionalDropout(FlattenExtractor):
-    """The commonest way to leave dropout on: the functional form, which is not told of eval()."""
+    """The commonest way to leave dropout on: the functional form, which ignores eval()."""
 
     def forward(self, observations):
         return F.dropout(super().forward(observations), 0.5)
@@ -64,7 +64,7 @@ def with_extractor(extractor, policy="MlpPolicy", **settings):
 
 def test_functional_dropout_is_found_by_the_ratio():
     model = with_extractor(FunctionalDropout)
-    (text,) = told(model)
+    (text,) = warnings_of(model)
     assert text.startswith("ratio: up to 1.") and "training=False" in text
     assert model.doctor.findings == {"ratio": text}
 
@@ -73,12 +73,12 @@ def test_functional_dropout_is_found_by_the_kl_too():
     model = with_extractor(FunctionalDropout, kl="k3")
     with torch.no_grad():
         model.policy.action_net.weight *= 10
-    assert [text.split(":")[0] for text in told(model)] == ["ratio", "kl at start"]
+    assert [text.split(":")[0] for text in warnings_of(model)] == ["ratio", "kl at start"]
 
 
 def test_a_module_that_stays_in_training_mode_is_named():
     model = with_extractor(ModuleDropout, Stubborn)
-    texts = told(model, 100)
+    texts = warnings_of(model, 100)
     assert texts[0].startswith("dropout: features_extractor.noise (Dropout) in training mode")
     assert "train(False)" in texts[0]
     assert [text.split(":")[0] for text in texts] == ["dropout", "ratio"], "each once"
@@ -86,7 +86,7 @@ def test_a_module_that_stays_in_training_mode_is_named():
 
 
 def test_dropout_that_is_switched_off_is_no_fault():
-    assert told(with_extractor(ModuleDropout, kl="exact", kl_coef=0.1), 100) == []
+    assert warnings_of(with_extractor(ModuleDropout, kl="exact", kl_coef=0.1), 100) == []
 
 
 @pytest.mark.parametrize("module", [nn.Dropout2d(), nn.AlphaDropout(), nn.BatchNorm1d(3)], ids=str)
@@ -104,7 +104,7 @@ def test_other_modules_that_must_not_train_while_sampling(module):
 
 
 class Change(BaseCallback):
-    """Calls ``change(model)`` once: at the start of training, or of or after its first rollout."""
+    """Calls ``change(model)`` once: as training or its first rollout starts, or as that ends."""
 
     def __init__(self, at, change):
         super().__init__()
@@ -151,19 +151,19 @@ def perturb_reference(model):
 @pytest.mark.parametrize("form", ["exact", "k1_reward"])
 def test_weights_loaded_when_the_reference_is_made(form, at, change, expected):
     model = walker(kl=form, kl_coef=0.01)
-    texts = told(model, 60, callback=Change(at, change))
+    texts = warnings_of(model, 60, callback=Change(at, change))
     assert [text.split(":")[0] for text in texts] == expected
     assert all("before learn()" in text for text in texts if text.startswith("kl"))
 
 
-def test_weights_loaded_before_training_are_no_fault_nor_is_a_kl_later_on():
+def test_weights_loaded_before_training_and_a_later_kl_are_no_faults():
     model = walker(kl="exact", kl_coef=0.01, learning_rate=0.05)
     load_other_weights(model)
-    assert told(model, 300) == []
+    assert warnings_of(model, 300) == []
     collected(model)
     model.train()
     assert model.logger.name_to_value["train/kl_ref"] > ROUNDING
-    assert told(model, 60) == [], "learning on: the reference is that of the first time"
+    assert warnings_of(model, 60) == [], "learning on: the reference is that of the first time"
 
 
 @pytest.mark.parametrize(("off", "found"), [(0.9, False), (-0.9, False), (1.1, True), (-1.1, True)])
@@ -184,9 +184,9 @@ def test_rounding_is_no_finding(off, found):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kl_coef", [0.0, 0.1])
-def test_a_form_that_does_not_hold_back_is_told_if_it_is_trained_on(form, kl_coef):
+def test_a_form_that_does_not_hold_back_is_reported_if_it_is_trained_on(form, kl_coef):
     model = walker(kl=form, kl_coef=kl_coef)
-    texts = told(model, 60) + told(model, 60)
+    texts = warnings_of(model, 60) + warnings_of(model, 60)
     wrong = {"k1": "zero", "tutorial": "zero", "tutorial_reward": "minus the KL"}
     if form in wrong and kl_coef:
         assert len(texts) == 1, "once, whatever is learned again"
@@ -199,26 +199,26 @@ def test_a_form_that_does_not_hold_back_is_told_if_it_is_trained_on(form, kl_coe
 # -- nothing to learn -----------------------------------------------------------------------------
 
 
-def puzzles(kind, tells=True):
+def puzzles(kind, reports=True):
     """A model whose groups are all of this kind."""
-    model = GRPO("MlpPolicy", DummyVecEnv([lambda: Puzzle(None, tells)] * 4), **SMALL)
+    model = GRPO("MlpPolicy", DummyVecEnv([lambda: Puzzle(None, reports)] * 4), **SMALL)
     model._setup_learn(1)
     model._source.draw = lambda n: kind + torch.arange(1, n + 1).numpy()
     return model
 
 
 @pytest.mark.parametrize(
-    ("kind", "tells", "remedy"),
+    ("kind", "reports", "remedy"),
     [
         (FAILED, True, "nothing to learn; use easier problems"),
         (SOLVED, True, "nothing to learn; every rollout succeeds: use harder problems, or stop"),
         (SOLVED, False, "nothing to learn; if every rollout succeeds.*stop; else use easier"),
     ],
 )
-def test_no_spread_is_told_after_some_patience(kind, tells, remedy):
-    model = puzzles(kind, tells)
+def test_no_spread_is_reported_after_some_patience(kind, reports, remedy):
+    model = puzzles(kind, reports)
     for update in range(1, PATIENCE + 3):
-        texts = told(model, 1)
+        texts = warnings_of(model, 1)
         assert model._n_updates == update
         assert len(texts) == (update == PATIENCE), "at once when patience is over, and once"
         if texts:
@@ -255,21 +255,21 @@ def test_an_update_with_spread_starts_the_patience_again(level):
     ],
     ids=str,
 )
-def test_no_spread_is_of_what_the_baseline_compares(settings, found):
+def test_spread_is_of_what_the_baseline_compares(settings, found):
     """One group succeeds, one fails, in every rollout."""
     model = GRPO("MlpPolicy", DummyVecEnv([Puzzle] * 4), **SMALL | settings)
     model._setup_learn(1)
     model._source.draw = lambda n: torch.tensor([FAILED + 2, SOLVED + 2]).numpy()
-    texts = told(model, 18 * PATIENCE)
+    texts = warnings_of(model, 18 * PATIENCE)
     assert model._n_updates >= PATIENCE
     assert [text.split(":")[0] for text in texts] == ["no spread"] * found
 
 
-def test_when_every_episode_is_left_out_it_is_told():
+def test_leaving_out_every_episode_is_reported():
     model = GRPO("MlpPolicy", DummyVecEnv([Puzzle] * 4), mask_truncated=True, **SMALL)
     model._setup_learn(1)
     model._source.draw = lambda n: torch.tensor([102, 104]).numpy()  # even: cut off
-    (text,) = told(model, 100)
+    (text,) = warnings_of(model, 100)
     assert text.startswith("nothing left: ") and "mask_truncated" in text
     assert model._n_updates == 0
 
@@ -277,7 +277,7 @@ def test_when_every_episode_is_left_out_it_is_told():
 # -- errors ---------------------------------------------------------------------------------------
 
 
-def test_what_makes_training_meaningless_is_an_error_with_the_remedy_in_it():
+def test_meaningless_training_is_an_error_that_names_the_remedy():
     with pytest.raises(ValueError, match=r"group_size=3 on 4 .*: group_size of 2, 4, 8, "):
         walker(group_size=3)
     with pytest.raises(ValueError, match=r"batch_size=6: .*whole groups of 4 .*: 4, 8$"):
@@ -308,7 +308,7 @@ def test_no_finding_where_the_kl_is_right(form):
 
 def test_a_loaded_model_has_a_doctor_of_its_own(tmp_path):
     model = walker(kl="k1", kl_coef=0.1)
-    assert len(told(model)) == 1
+    assert len(warnings_of(model)) == 1
     model.save(tmp_path / "model")
     loaded = GRPO.load(tmp_path / "model", env=DummyVecEnv([Walk] * 4))
     assert loaded.doctor.findings == {}

@@ -1,4 +1,4 @@
-"""Dynamic sampling on problems of which the id decides whether their groups have spread."""
+"""Dynamic sampling on problems whose id decides whether their groups have spread."""
 
 import copy
 
@@ -27,12 +27,12 @@ from grpo_bench.grpo.dynamic import refilled, without_outcome_spread
 G = 4
 
 
-def model_on(ids, n_problems=2, n_envs=G, env=DummyVecEnv, group_size=G, tells=True, **settings):
-    """A model whose groups are these problems, in order; its ``asked`` is how many at a time."""
+def model_on(ids, n_problems=2, n_envs=G, env=DummyVecEnv, group_size=G, reports=True, **settings):
+    """A model whose groups are these problems, in order; ``asked`` lists how many at a time."""
     plays = {}
     as_dict = settings.pop("as_dict", False)
     policy = "MultiInputPolicy" if as_dict else "MlpPolicy"
-    envs = env([lambda: Puzzle(plays, tells, as_dict)] * n_envs)
+    envs = env([lambda: Puzzle(plays, reports, as_dict)] * n_envs)
     settings = {"max_refills": 3, "seed": 0} | settings
     model = GRPO(policy, envs, group_size=group_size, n_problems=n_problems, **settings)
     _, model.callback = model._setup_learn(10_000)
@@ -74,14 +74,14 @@ def test_flat_groups_are_replaced_and_the_others_kept_to_the_bit():
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-@pytest.mark.parametrize("tells", [True, False])
-def test_what_is_kept_and_joined_is_what_the_environment_gave(as_dict, tells):
+@pytest.mark.parametrize("reports", [True, False])
+def test_kept_and_joined_groups_hold_the_environments_data(as_dict, reports):
     """Every step: the problem and the time in its observation, its reward, how it ended."""
     model = model_on(
         [FAILED + 1, SPREAD + 1, SPREAD + 2, FAILED + 2, SPREAD + 3],
         n_problems=3,
         as_dict=as_dict,
-        tells=tells,
+        reports=reports,
     )
     rollout = play(model)
     assert rollout.starts.tolist() == [SPREAD + 1, SPREAD + 2, SPREAD + 3]
@@ -95,7 +95,7 @@ def test_what_is_kept_and_joined_is_what_the_environment_gave(as_dict, tells):
             assert place[rollout.rows[e, t]].tolist() == [problem, t]
         assert rollout.rewards[e].sum() == rollout.rewards[e, length - 1] == member % 2
         assert rollout.truncated[e].item() == (problem % 2 == 0)
-        if tells:
+        if reports:
             assert rollout.success[e] == member % 2
         else:
             assert np.isnan(rollout.success[e])
@@ -108,20 +108,20 @@ def test_what_is_kept_and_joined_is_what_the_environment_gave(as_dict, tells):
 
 
 @pytest.mark.parametrize(
-    ("kind", "tells", "replaced"),
+    ("kind", "reports", "replaced"),
     [
         (SPREAD, True, False),
         (FAILED, True, True),
         (SOLVED, True, True),
         (SHAPED, True, True),  # by the outcome, not by the shaped reward
         (HIDDEN, True, False),
-        (SHAPED, False, False),  # nobody says the outcome: by the return
+        (SHAPED, False, False),  # the outcome is unknown: by the return
         (HIDDEN, False, True),
         (FAILED, False, True),  # of four times 0.1
     ],
 )
-def test_a_group_is_judged_by_its_outcome(kind, tells, replaced):
-    model = model_on([SPREAD + 1, kind + 2, SPREAD + 3], tells=tells)
+def test_a_group_is_judged_by_its_outcome(kind, reports, replaced):
+    model = model_on([SPREAD + 1, kind + 2, SPREAD + 3], reports=reports)
     rollout = play(model)
     assert rollout.starts.tolist() == [SPREAD + 1, SPREAD + 3 if replaced else kind + 2]
 
@@ -129,7 +129,7 @@ def test_a_group_is_judged_by_its_outcome(kind, tells, replaced):
 @pytest.mark.parametrize(("tol", "replaced"), [(0.0, False), (0.004, False), (0.006, True)])
 def test_the_tolerance_is_a_standard_deviation(tol, replaced):
     """Returns 0.10, 0.11, 0.10, 0.11: 0.005."""
-    model = model_on([SPREAD + 1, NARROW + 2, SPREAD + 3], tells=False, spread_tol=tol)
+    model = model_on([SPREAD + 1, NARROW + 2, SPREAD + 3], reports=False, spread_tol=tol)
     assert play(model).starts.tolist()[1] == (SPREAD + 3 if replaced else NARROW + 2)
 
 
@@ -147,10 +147,10 @@ def test_equal_returns_are_flat_though_their_deviation_is_rounded(size):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_of_outcomes_that_are_not_finite_nothing_is_said(bad):
+def test_groups_with_non_finite_returns_are_not_flat(bad):
     rollout = rollout_of([[bad, 1.0], [bad, bad], [1.0, 1.0]], success=False)
     assert without_outcome_spread(rollout, 10.0).tolist() == [False, False, True]
-    rollout.success[:] = 0.0  # not of a group whose returns are not finite either: it is an error
+    rollout.success[:] = 0.0  # equal, but non-finite returns stay: they are an error later
     assert without_outcome_spread(rollout, 0.0).tolist() == [False, False, True]
 
 
@@ -185,7 +185,7 @@ def test_no_round_is_played_where_no_group_is_flat():
     assert log["rollout/replaced_frac"] == 0 == log["rollout/zero_std_frac"]
 
 
-def test_all_that_was_played_is_counted_and_only_what_is_kept_is_trained_on():
+def test_all_groups_are_counted_and_only_kept_ones_are_trained_on():
     ids = [SPREAD + 1, FAILED + 1, SOLVED + 1, SPREAD + 4]
     model = model_on(ids)
     rollout = play(model)
@@ -226,12 +226,12 @@ def test_refills_on_every_layout_also_with_idle_sub_environments(env, n_envs, n_
         model.num_timesteps
         == sum(lengths) + replaced
         == sum(episode["l"] for episode in model.ep_info_buffer)
-    ), "idle sub-environments are nobody's"
+    ), "episodes of idle sub-environments do not count"
 
 
 def test_idle_sub_environments_are_sent_actions_of_the_space():
-    """0 is none of this Box, and the environment refuses what is not in it; the others are sent
-    what the rollout says."""
+    """0 is outside this Box, and the environment refuses such actions. The other sub-environments
+    get the actions of the rollout."""
     taken = {}
 
     class Picky(Puzzle):
@@ -272,7 +272,7 @@ def test_minibatches_of_a_joined_rollout_hold_each_group_once():
 
 @pytest.mark.parametrize("calls", [1, 4, 5])
 def test_a_callback_may_stop_in_the_middle_of_a_refill(calls):
-    """The first round takes 3 + 3 vector steps, of which 4 and 5 are in the second."""
+    """The first round takes 3 vector steps, and the refill 3 more with calls 4 and 5."""
     model = model_on([FAILED + 1, SPREAD + 1, SPREAD + 2], n_problems=2, n_envs=8)
     heard = []
     _, callback = model._setup_learn(10_000, lambda *_: heard.append(1) or len(heard) < calls)

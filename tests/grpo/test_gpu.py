@@ -1,4 +1,4 @@
-"""On a CUDA device: it learns there, and an update is the one of the CPU."""
+"""On a CUDA device: it learns there, and an update equals that of the CPU."""
 
 import copy
 import warnings
@@ -59,7 +59,7 @@ def test_it_learns_on_the_device(name, options):
 
 @pytest.mark.parametrize("kl", ["none", "k3", "exact"])
 @pytest.mark.parametrize("name", HOMES)
-def test_the_update_is_that_of_the_cpu(name, kl):
+def test_the_update_equals_that_of_the_cpu(name, kl):
     settings = {"kl": kl, "kl_coef": 0.0 if kl == "none" else 0.5, "n_epochs": 3}
     cpu, gpu = (make(name, device, **settings) for device in ("cpu", "cuda"))
     gpu.policy.load_state_dict(cpu.policy.state_dict())
@@ -77,21 +77,20 @@ def test_the_update_is_that_of_the_cpu(name, kl):
 @pytest.mark.parametrize("kl", ["none", "k3", "exact"])
 @pytest.mark.parametrize("name", HOMES)
 def test_passes_never_wait_for_the_device(name, kl):
-    """What an update has to fetch from the device, it fetches once, however many passes it makes
-    and minibatches it has."""
+    """An update fetches from the device once, however many passes and minibatches it has."""
     waits = []
     for n_epochs, batch_size in ((1, 32), (4, 8)):
         settings = {"n_epochs": n_epochs, "batch_size": batch_size, "ent_coef": 0.01}
         model = make(name, "cuda", kl=kl, kl_coef=0.0 if kl == "none" else 0.1, **settings)
         collected(model)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 model.train()
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        waits.append(sum("synchroniz" in str(warning.message) for warning in told))
+        waits.append(sum("synchroniz" in str(warning.message) for warning in caught))
     assert waits[0] == waits[1]
 
 

@@ -35,7 +35,7 @@ from grpo_bench import GRPO
 
 
 class IdentityBox(OneStep):
-    """Say the two numbers that you see."""
+    """The best action repeats the two numbers of the observation."""
 
     def __init__(self):
         super().__init__(UNIT, UNIT, lambda seen, action: -float(np.abs(seen - action).sum()))
@@ -61,7 +61,7 @@ IDENTITIES = {
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", IDENTITIES)
 def test_identity_environments_are_learned(name, seed):
-    """SB3's own draw their observations from a stream that no seed reaches: mixed starts."""
+    """SB3's environments draw observations from a stream that ignores the seed: mixed starts."""
     make, iterations, wanted = IDENTITIES[name]
     model = GRPO(
         "MlpPolicy",

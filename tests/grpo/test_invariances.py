@@ -1,7 +1,7 @@
-"""What may change neither the loss nor its gradient, over every combination of the options.
+"""Changes that leave the loss and its gradient as they are, for every combination of the options.
 
-Hypothesis makes the shapes, the masks, with rollouts that are masked whole, and the splits; each
-example tries all the options.
+Hypothesis draws the shapes, the masks (some rollouts are fully masked) and the splits. Each example
+tries all the options.
 """
 
 import math
@@ -36,7 +36,7 @@ from grpo_bench.grpo.objectives import policy_loss
 
 @pytest.fixture(autouse=True, scope="module")
 def _double() -> object:
-    """Weights are made in the default type; with this the only error is that of float64."""
+    """Weights are made in the default type: with float64 the only error is its rounding."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
@@ -48,8 +48,8 @@ def same(actual, expected, o: Options, **tolerance) -> None:
         assert_close(a, e, msg=lambda m: f"{o}: {m}", **tolerance)
 
 
-# The examples are the same every time, so that no ratio falls on a bound now and then. They are not
-# shrunk: they are small, and each is a pass over all the options.
+# The examples are the same every time: random ones would put a ratio on a bound now and then. They
+# are not shrunk: they are small, and each is a pass over all the options.
 PHASES = (Phase.explicit, Phase.generate)
 few = settings(max_examples=6, deadline=None, derandomize=True, phases=PHASES)
 many = settings(max_examples=60, deadline=None, derandomize=True)
@@ -76,7 +76,7 @@ def test_the_order_of_groups_and_members(b, how, random):
 
 @few
 @given(batches(), supervisions, st.integers(1, 3), st.sampled_from([math.nan, math.inf, -math.inf]))
-def test_padding_and_what_stands_in_it(b, how, extra, poison):
+def test_padding_and_its_contents(b, how, extra, poison):
     wider = b.map(lambda x: torch.nn.functional.pad(x, (0, extra))).poisoned(poison)
     for o in ALL:
         loss, gradient = whole(b, o, *how)
@@ -111,7 +111,7 @@ def test_micro_batches_with_the_weights_of_the_step(b, how, data):
 
 @few
 @given(batches(), supervisions)
-def test_a_rollout_that_is_masked_whole_has_never_been_there(b, how):
+def test_a_fully_masked_rollout_changes_nothing(b, how):
     there = b.mask.flatten(0, 1).any(dim=1)
     kept = b.map(lambda x: x.flatten(0, 1)[there][None])
     for o in ALL:
@@ -126,7 +126,7 @@ def test_a_rollout_that_is_masked_whole_has_never_been_there(b, how):
 
 @few
 @given(batches(), supervisions, st.integers(1, 2))
-def test_members_that_are_masked_whole_are_in_no_mean(b, how, extra):
+def test_fully_masked_members_are_in_no_mean(b, how, extra):
     larger = b.map(lambda x: torch.nn.functional.pad(x, (0, 0, 0, extra))).poisoned(math.nan)
     for o in ALL:
         loss, gradient = whole(b, o, *how)
@@ -211,7 +211,7 @@ def test_at_the_reference_every_kl_is_exactly_zero(b):
 
 
 # -- the advantages -------------------------------------------------------------------------------
-# What is true of every baseline but those named.
+# These hold for every baseline but those named.
 
 NOT_CENTRED_BY_GROUP = {"batch", "none"}
 NOT_SHIFT_FREE = {"none"}
@@ -259,7 +259,7 @@ def test_shift_and_scale_of_the_step_rewards(b, shift, scale):
 
 @many
 @given(batches(), st.integers(0, 1))
-def test_a_group_knows_nothing_of_the_others(b, ddof):
+def test_a_group_is_independent_of_the_others(b, ddof):
     for baseline in set(BASELINES) - set(baselines_that("across_groups")):
         together = of_returns(b, baseline, ddof)
         alone = [

@@ -1,4 +1,4 @@
-"""Rollouts taken apart and put together again, on random ones."""
+"""Random rollouts, split and joined again."""
 
 import copy
 
@@ -47,7 +47,7 @@ def rollouts(draw):
 
 
 @given(rollouts(), st.data())
-def test_select_and_join_take_apart_and_put_together(rollout, data):
+def test_join_undoes_select(rollout, data):
     n = len(rollout.starts)
     chosen = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     one, two = select(rollout, chosen), select(rollout, ~chosen)

@@ -160,7 +160,7 @@ def test_a_sample_term_is_its_formula_inside_the_mask_and_zero_outside(form, poi
 
 
 @pytest.mark.parametrize("form", ["exact", "k4"])
-def test_what_is_no_form_of_samples_is_refused(form):
+def test_a_form_without_a_sample_term_is_refused(form):
     with pytest.raises(ValueError, match=f"kl='{form}': expected one of k1, k2, k3"):
         kl.sample_term(form, *[torch.zeros(1, 1)] * 3, torch.ones(1, 1, dtype=torch.bool))
 
@@ -175,7 +175,7 @@ def softmax_pair():
 
 
 def true_gradients():
-    """Of KL(pi || ref) and of KL(ref || pi), by automatic differentiation of the sums."""
+    """Gradients of KL(pi || ref) and KL(ref || pi), by automatic differentiation of the sums."""
     logits, ref_logp = softmax_pair()
     logp = logits.log_softmax(0)
     forward = torch.autograd.grad((logp.exp() * (logp - ref_logp)).sum(), logits)[0]
@@ -185,7 +185,7 @@ def true_gradients():
 
 
 def expected_gradient(name, old_logp=None):
-    """Of a form, over actions drawn from ``old_logp`` (the policy itself where None)."""
+    """The mean over actions drawn from ``old_logp`` (the policy itself where None)."""
     logits, ref_logp = softmax_pair()
     logp = logits.log_softmax(0)
     old_logp = logp.detach() if old_logp is None else old_logp
@@ -209,7 +209,7 @@ def expected_gradient(name, old_logp=None):
 
 
 @pytest.mark.parametrize("name", kl.FORMS)
-def test_the_label_of_each_form_is_what_its_expected_gradient_is(name):
+def test_the_label_of_each_form_matches_its_expected_gradient(name):
     forward, reverse = true_gradients()
     assert (reverse - forward).norm() > 0.1 * forward.norm()
     assert torch.nn.functional.cosine_similarity(reverse, forward, dim=0) > 0.5

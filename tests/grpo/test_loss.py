@@ -27,7 +27,7 @@ MASK = torch.tensor([[True, True], [True, False]])
 WEIGHTS = double([[1 / 4, 1 / 4], [1 / 2, 0]])
 RATIO = double([[1.0, 1.5], [0.5, 1.0]])
 ADVANTAGES = double([1.0, -1.0])
-ENTROPY = double([[0.4, 0.8], [0.6, 9.0]])  # 9: of no action, weight 0
+ENTROPY = double([[0.4, 0.8], [0.6, 9.0]])  # 9: padding, weight 0
 KL = double([[0.02, 0.04], [0.1, 9.0]])
 VALUES, RETURNS = double([[1.0, 2.0], [0.0, 9.0]]), double([[0.0, 2.0], [0.5, NAN]])
 
@@ -54,7 +54,7 @@ def test_the_surrogate_alone():
 
 @pytest.mark.parametrize("real", [False, True], ids=["every place", "real actions"])
 def test_each_term_has_its_coefficient_and_sign(real):
-    """Terms of each place, or of the three real actions alone."""
+    """Terms at every position, or at the three real actions alone."""
     entropy, kl = (ENTROPY[MASK], KL[MASK]) if real else (ENTROPY, KL)
     places = torch.arange(3)
     settings = Settings(ent_coef=0.5, kl="k3", kl_coef=2.0)
@@ -83,7 +83,7 @@ def test_a_term_without_a_weight_is_left_out():
 
 
 def test_the_gradient_of_the_total_is_the_weighted_sum_of_the_gradients():
-    """Of parameters on which every term depends."""
+    """With respect to parameters on which every term depends."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(4, 2, 2, generator=generator, dtype=torch.float64).requires_grad_()
     settings = Settings(ent_coef=0.5, kl="k3", kl_coef=2.0)
@@ -175,7 +175,7 @@ def test_the_signature_and_the_help_have_every_option():
         walker(clip_rnage=0.3)
 
 
-def test_settings_are_the_attributes_of_a_model_now():
+def test_settings_follow_the_attributes_of_a_model():
     model = walker(clip_range=lambda progress: 0.1 * progress, clip_range_high=0.4)
     assert model.settings.clip(0.5) == (0.05, 0.4, None)
     model.ent_coef = 0.2

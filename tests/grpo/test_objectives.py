@@ -1,6 +1,6 @@
 """The policy loss by hand: surrogates, ratios, aggregations, and what is logged of it.
 
-What may not change it is in test_invariances.py.
+Its invariances are in test_invariances.py.
 """
 
 import math
@@ -233,7 +233,7 @@ def test_on_one_step_episodes_all_aggregations_are_one(aggregation):
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("surrogate", SURROGATES)
-def test_nothing_to_train_on_weighs_nothing(aggregation, surrogate):
+def test_without_any_token_loss_and_gradient_are_zero(aggregation, surrogate):
     mask = torch.zeros(2, 3, dtype=torch.bool)
     assert (aggregation_weights(mask, aggregation, 3) == 0).all()
     logp = torch.full((2, 3), NAN, requires_grad=True)

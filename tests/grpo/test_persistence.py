@@ -16,8 +16,8 @@ from grpo_bench import GRPO
 # -- save, load, parameters -----------------------------------------------------------------------
 
 
-def go_on(model, env):
-    """Learn on from a state of the random streams that is named here."""
+def learn_on(model, env):
+    """Learn on from a fixed state of the random streams."""
     model.set_env(env)
     model.set_random_seed(7)
     model.learn(60, reset_num_timesteps=False)
@@ -51,8 +51,8 @@ def test_learning_on_after_loading_equals_learning_on_without(tmp_path, with_env
     assert loaded.num_timesteps == model.num_timesteps
     observation = Walk().reset(seed=0)[0]
     assert loaded.predict(observation, deterministic=True)[0] in (0, 1)
-    expected = go_on(model, DummyVecEnv([Walk] * 4))
-    assert torch.equal(go_on(loaded, DummyVecEnv([Walk] * 4)), expected)
+    expected = learn_on(model, DummyVecEnv([Walk] * 4))
+    assert torch.equal(learn_on(loaded, DummyVecEnv([Walk] * 4)), expected)
 
 
 def test_a_loaded_model_may_have_other_sub_environments(tmp_path):
@@ -93,9 +93,9 @@ def test_copies_learn_on_alike(kl):
     model = walker(kl=kl)
     model.learn(30)
     copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
-    expected = go_on(model, DummyVecEnv([Walk] * 4))
+    expected = learn_on(model, DummyVecEnv([Walk] * 4))
     for other in copies:
-        assert torch.equal(go_on(other, DummyVecEnv([Walk] * 4)), expected)
+        assert torch.equal(learn_on(other, DummyVecEnv([Walk] * 4)), expected)
 
 
 def test_a_policy_is_saved_alone(tmp_path):

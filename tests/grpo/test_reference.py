@@ -23,7 +23,7 @@ def weights(policy):
 
 
 class Watch(BaseCallback):
-    """Notes the policy and its reference as each iteration begins."""
+    """Records the policy and its reference as each iteration begins."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Watch(BaseCallback):
         return True
 
 
-# -- where it stands ------------------------------------------------------------------------------
+# -- frozen, or following --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -71,7 +71,7 @@ def test_a_reference_that_follows_by_hand(interval, tau):
 
 
 class Normalised(FlattenExtractor):
-    """With buffers, of which one counts in whole numbers."""
+    """With buffers, one of them an integer counter."""
 
     def __init__(self, observation_space):
         super().__init__(observation_space)
@@ -139,7 +139,7 @@ ACTIONS = {
 
 
 def shifted(space, form, **settings):
-    """A model on constant rewards whose reference is elsewhere, and one rollout."""
+    """A model on constant rewards whose reference differs from the policy, and one rollout."""
     env = OneStep(space, UNIT, lambda seen, action: 0.5)
     model = GRPO("MlpPolicy", env, group_size=8, n_problems=4, seed=0, kl=form, **settings)
     rollout = copy.deepcopy(collected(model))
@@ -189,7 +189,7 @@ def test_the_exact_kl_of_gaussians():
 
 @pytest.mark.filterwarnings("ignore::grpo_bench.grpo.doctor.DoctorWarning")
 @pytest.mark.parametrize("form", FORMS)
-def test_only_a_form_of_the_loss_has_a_term_there(form):
+def test_only_a_form_of_the_loss_adds_a_term_to_it(form):
     model, _ = shifted(spaces.Discrete(3), form, kl_coef=0.5)
     model.train()
     log = model.logger.name_to_value

@@ -1,4 +1,4 @@
-"""What a rollout holds is what the environment gave: replayed step by step, on every layout."""
+"""A rollout holds the environment's data: replayed step by step, on every layout."""
 
 import gymnasium as gym
 import numpy as np
@@ -42,7 +42,7 @@ def native(task, n, mode):
     return gym.make_vec(name, n, autoreset_mode=mode, **options)
 
 
-def every_home():
+def every_layout():
     """(name, task, environment) of each kind of environment, autoreset mode and width."""
     for task in TASKS:
         for n in WIDTHS:
@@ -56,9 +56,9 @@ def every_home():
                     yield name.format("native"), task, lambda how=how: native(**how)
 
 
-HOMES = list(every_home())
-every_kind_of_home = pytest.mark.parametrize(
-    ("task", "make"), [home[1:] for home in HOMES], ids=[home[0] for home in HOMES]
+LAYOUTS = list(every_layout())
+on_every_layout = pytest.mark.parametrize(
+    ("task", "make"), [layout[1:] for layout in LAYOUTS], ids=[layout[0] for layout in LAYOUTS]
 )
 
 
@@ -79,7 +79,7 @@ def same(one, two):
     return np.array_equal(one, two)
 
 
-@every_kind_of_home
+@on_every_layout
 def test_a_naive_replay_gives_the_same_episodes(task, make):
     model = model_on(make(), task)
     rollout = collected(model)
@@ -216,9 +216,9 @@ def test_mixed_start_on_an_environment_with_ids_plays_its_own_problems():
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_success_is_unknown_only_where_nobody_tells(mode):
-    tellers = [Puzzle, lambda: Puzzle(tells=False)] * 2
-    env = SyncVectorEnv(tellers, autoreset_mode=mode)
+def test_success_is_unknown_only_where_it_is_not_reported(mode):
+    makers = [Puzzle, lambda: Puzzle(reports=False)] * 2
+    env = SyncVectorEnv(makers, autoreset_mode=mode)
     rollout = collected(model_on(env))
     assert np.isnan(rollout.success).tolist() == [False, True] * (P * G // 2)
 
@@ -236,14 +236,14 @@ def test_frame_stack_and_episode_statistics():
         torch.testing.assert_close(counted.rewards, plain.rewards)
 
 
-def test_vec_normalize_wants_whole_groups_side_by_side():
+def test_vec_normalize_needs_whole_groups_in_parallel():
     assert collected(model_on(VecNormalize(dummy("cartpole", G)))).mask.any()
     with pytest.raises(ValueError, match=r"VecNormalize, needs .* a multiple of 4"):
         collected(model_on(VecNormalize(dummy("cartpole", G // 2))))
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_a_wrapped_adapter_starts_the_problems_that_it_says(mode):
+def test_a_wrapped_adapter_starts_the_problems_it_reports(mode):
     """Infos carry ids, but a SyncVectorEnv takes seeds only; a native environment takes ids."""
     for make, kind in ((sync, "seed"), (native, "problem_id")):
         stacked = VecFrameStack(VectorEnvAdapter(make("vlm", 2 * G, mode)), 2)
@@ -280,11 +280,11 @@ def test_an_aborting_callback_stops_and_the_model_can_go_on():
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_callbacks_hear_of_each_episode_once(mode):
-    """A member that ended waits; what its sub-environment plays meanwhile is nobody's."""
-    homes = [sync("walk", 4 * G, mode), native("arithmetic", 4 * G, mode)]
-    homes += [sync("walk", G, mode), dummy("walk", 4 * G)]
-    for env in homes:
+def test_callbacks_see_each_episode_once(mode):
+    """A member that ended waits; what its sub-environment plays meanwhile is in no episode."""
+    layouts = [sync("walk", 4 * G, mode), native("arithmetic", 4 * G, mode)]
+    layouts += [sync("walk", G, mode), dummy("walk", 4 * G)]
+    for env in layouts:
         heard = {"dones": 0, "rewards": 0.0, "transitions": 0}
 
         def listen(locals_, globals_, heard=heard):
@@ -293,7 +293,7 @@ def test_callbacks_hear_of_each_episode_once(mode):
             heard["transitions"] += len(locals_["active"])
             return True
 
-        task = "arithmetic" if env is homes[1] else "walk"
+        task = "arithmetic" if env is layouts[1] else "walk"
         model = model_on(env, task)
         _, callback = model._setup_learn(1000, listen)
         callback.on_training_start({}, {})

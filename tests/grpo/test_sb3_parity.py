@@ -1,4 +1,4 @@
-"""Stable-Baselines3's own ``PPO.train`` takes the steps of our loss if the advantages are equal."""
+"""With equal advantages, Stable-Baselines3's own ``PPO.train`` takes the steps of our loss."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def our_loss(
 def test_the_same_parameters_after_the_same_update(
     space: str, batch_size: int, ratio: str, aggregation: str
 ) -> None:
-    """Two epochs: parameters and what is logged. With one action to a rollout every aggregation and
-    both ratios are one. 7 does not divide 24: the last minibatch is smaller."""
+    """Two epochs: parameters and logged values. With one action to a rollout all aggregations are
+    equal, and so are both ratios. 7 does not divide 24: the last minibatch is smaller."""
     model = ppo_with_a_full_buffer(SPACES[space], n_epochs=2, batch_size=batch_size)
     ours, before = copy.deepcopy(model.policy), copy.deepcopy(model.policy.state_dict())
     model.train()
@@ -121,7 +121,7 @@ def test_the_same_parameters_after_the_same_update(
     last_epoch = len(model.rollout_buffer.seen) // 2
     assert values["train/policy_gradient_loss"] == pytest.approx(np.mean(logged["loss"]), rel=1e-5)
     assert values["train/approx_kl"] == pytest.approx(np.mean(logged["kl"][last_epoch:]), rel=1e-4)
-    # SB3 counts the ratios outside the bounds, we those of them at which the gradient is gone: a
-    # ratio on the other side still learns, as it does in SB3's own loss.
+    # SB3 counts all ratios outside the bounds, we only those without a gradient: a ratio on the
+    # other side still learns, in SB3's own loss too.
     assert values["train/clip_fraction"] == pytest.approx(np.mean(logged["outside"]))
     assert 0 < np.mean(logged["bounded"]) < np.mean(logged["outside"])

@@ -29,7 +29,7 @@ def scalars():
     return [lambda: gym.make("GRPO-VLM-v0", **OPTIONS)] * N
 
 
-HOMES = {
+ENVS = {
     "native": native,
     "dummy": lambda: DummyVecEnv(scalars()),
     "sync": lambda: SyncVectorEnv(scalars(), autoreset_mode=AutoresetMode.SAME_STEP),
@@ -38,7 +38,7 @@ HOMES = {
 
 
 class Problems(BaseCallback):
-    """Notes the problem of every episode that ends."""
+    """Records the problem of every episode that ends."""
 
     def __init__(self):
         super().__init__()
@@ -49,9 +49,9 @@ class Problems(BaseCallback):
         return True
 
 
-def grpo_problems(home, seed):
+def grpo_problems(kind, seed):
     note = Starts()
-    GRPO("MlpPolicy", HOMES[home](), group_size=4, n_problems=6, seed=seed).learn(120, note)
+    GRPO("MlpPolicy", ENVS[kind](), group_size=4, n_problems=6, seed=seed).learn(120, note)
     return note.noted
 
 
@@ -70,11 +70,11 @@ def assert_disjoint(runs, at_least):
         assert not set(one) & set(two)
 
 
-@pytest.mark.parametrize("home", HOMES)
-def test_grpo(home):
-    runs = [grpo_problems(home, seed) for seed in SEEDS]
+@pytest.mark.parametrize("kind", ENVS)
+def test_grpo(kind):
+    runs = [grpo_problems(kind, seed) for seed in SEEDS]
     assert_disjoint(runs, at_least=6)
-    assert grpo_problems(home, 3) == runs[3], "and each seed repeats itself"
+    assert grpo_problems(kind, 3) == runs[3], "and each seed repeats itself"
 
 
 def test_ppo_on_the_native_environment():
@@ -85,10 +85,10 @@ def test_ppo_on_the_native_environment():
     assert_disjoint(sb3_seeded, at_least=96)  # one stream for all its sub-environments
 
 
-@pytest.mark.parametrize("home", ["dummy", "sync"])
-def test_ppo_on_scalar_environments(home):
+@pytest.mark.parametrize("kind", ["dummy", "sync"])
+def test_ppo_on_scalar_environments(kind):
     def env():
-        return HOMES[home]() if home == "dummy" else VectorEnvAdapter(HOMES[home]())
+        return ENVS[kind]() if kind == "dummy" else VectorEnvAdapter(ENVS[kind]())
 
     assert_disjoint([ppo_problems(env(), seed, ours=True) for seed in SEEDS], at_least=96)
     one, two = (ppo_problems(env(), seed, ours=False) for seed in (1, 2))
@@ -105,9 +105,9 @@ def test_sub_environments_differ_and_groups_of_one_run_too():
     assert len({info["problem_id"] for info in env.reset_infos}) == N
 
 
-@pytest.mark.parametrize("home", HOMES)
-def test_seeding_a_trained_model_starts_its_streams_anew(home):
-    model = GRPO("MlpPolicy", HOMES[home](), group_size=4, n_problems=6, seed=0)
+@pytest.mark.parametrize("kind", ENVS)
+def test_seeding_a_trained_model_restarts_its_streams(kind):
+    model = GRPO("MlpPolicy", ENVS[kind](), group_size=4, n_problems=6, seed=0)
     noted = []
     for _ in range(3):
         noted.append(Starts())

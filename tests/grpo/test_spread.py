@@ -1,4 +1,4 @@
-"""How much of what is played can teach: against enumeration, brute force and a toy environment."""
+"""How many rollouts can teach: against enumeration, brute force and a toy environment."""
 
 import itertools
 import math
@@ -60,13 +60,13 @@ def test_known_values():
 class Coin(OneStep):
     """Action 1 succeeds."""
 
-    def __init__(self, tells=True):
+    def __init__(self, reports=True):
         super().__init__(spaces.Discrete(2), UNIT, lambda seen, action: float(action))
-        self.tells = tells
+        self.reports = reports
 
     def step(self, action):
         *rest, info = super().step(action)
-        return *rest, {"is_success": bool(action)} if self.tells else info
+        return *rest, {"is_success": bool(action)} if self.reports else info
 
 
 @pytest.mark.parametrize("p", [0.05, 0.3, 0.5, 0.9])
@@ -92,8 +92,8 @@ def test_observed_and_expected_shares_of_a_bernoulli_policy(p, size):
 
 
 def test_metrics_by_hand():
-    """Deviations of the population 0.5, 1 and 0, and 0 of what is left of the last group; two of
-    the four groups have spread, and cost eight transitions."""
+    """Population deviations 0.5, 1 and 0, and 0 for the rest of the last group; two of the four
+    groups have spread, and cost eight transitions."""
     parts = [
         rollout_of([[0.0, 1.0], [1.0, 3.0]], success=False),
         rollout_of([[2.0, 2.0], [math.nan, 1.0]], success=False),
@@ -102,8 +102,8 @@ def test_metrics_by_hand():
     assert spread_metrics(parts) == pytest.approx(expected)
 
 
-def test_nothing_is_expected_where_nobody_tells_of_success():
-    model = GRPO("MlpPolicy", DummyVecEnv([lambda: Coin(tells=False)] * 4), **SMALL)
+def test_nothing_is_expected_where_success_is_unknown():
+    model = GRPO("MlpPolicy", DummyVecEnv([lambda: Coin(reports=False)] * 4), **SMALL)
     collected(model)
     names = {name for name in model.logger.name_to_value if name.startswith("rollout/")}
     assert names <= {"rollout/zero_std_frac", "rollout/group_std", "rollout/informative_cost"}

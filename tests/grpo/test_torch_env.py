@@ -1,4 +1,4 @@
-"""GRPO on an environment of tensors: nothing is another, but where it lies."""
+"""GRPO on an environment of tensors: the same results, stored on the device."""
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +18,7 @@ def make(n_envs=G * P, seed=0, mode="Disabled", **options):
 
 
 def given(model, ids):
-    """The model, whose iterations play these problems, one after another."""
+    """The model, made to play these problems in order."""
     env, drawn = model.env.env.unwrapped, iter(ids)
     own = env.draw_problems
     env.draw_problems = lambda n: next(drawn) if n == P else own(n)
@@ -26,7 +26,7 @@ def given(model, ids):
 
 
 @pytest.mark.parametrize("n_envs", [G * P, 2 * G, 2], ids=["all", "waves", "a group in waves"])
-def test_a_run_is_that_on_arrays_to_the_bit(n_envs):
+def test_a_run_equals_that_on_arrays_to_the_bit(n_envs):
     env = gym.make_vec("GRPO-VLM-v0", 1)
     ids = [env.unwrapped.draw_problems(P) for _ in range(3)]
     total = 3 * G * P
@@ -55,7 +55,7 @@ def test_what_it_stores(mode):
 
 
 @pytest.mark.parametrize("mode", ["Disabled", "SameStep"])
-def test_sb3_has_it_in_arrays(mode):
+def test_sb3_gets_arrays(mode):
     arrays, tensors = (
         VectorEnvAdapter(gym.make_vec("GRPO-VLM-v0", 8, autoreset_mode=mode, **options))
         for options in ({}, {"device": "cpu"})

@@ -1,5 +1,4 @@
-"""One ``train()`` against ``naive.py``, where the update is written again, and what one epoch must
-show."""
+"""One ``train()`` against the second implementation, ``naive.py``, and what one epoch must show."""
 
 import copy
 import math
@@ -17,7 +16,7 @@ from grpo_bench import GRPO
 from grpo_bench.grpo.doctor import DoctorWarning
 from grpo_bench.grpo.kl import FORMS
 
-HOMES = {
+SETUPS = {
     "ragged": ("MlpPolicy", lambda: DummyVecEnv([Walk] * G)),
     "tokens": (
         "MultiInputPolicy",
@@ -75,9 +74,9 @@ SETTINGS = {
 }
 
 
-def model_at(home, **options):
-    """A model on one of ``HOMES`` that makes large steps of plain gradient descent."""
-    policy_name, make = HOMES[home]
+def model_at(setup, **options):
+    """A model on one of ``SETUPS`` that makes large steps of plain gradient descent."""
+    policy_name, make = SETUPS[setup]
     settings = {"learning_rate": 0.02, "max_grad_norm": 100.0} | CLIP | options
     return GRPO(
         policy_name,
@@ -91,7 +90,7 @@ def model_at(home, **options):
 
 
 def assert_train_is_naive(model, rollout):
-    """``train`` on this rollout moves and logs as the update that is written again."""
+    """``train`` on this rollout moves and logs as the second implementation does."""
     model._rollout = copy.deepcopy(rollout)
     with torch.no_grad():  # policy, reference and the policy that sampled are three
         for network in filter(None, (model.policy, model.reference)):
@@ -117,9 +116,9 @@ def assert_train_is_naive(model, rollout):
 
 @pytest.mark.filterwarnings("ignore::grpo_bench.grpo.doctor.DoctorWarning")
 @pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize("home", HOMES)
-def test_train_does_what_the_formulas_say(home, options):
-    model = model_at(home, **options)
+@pytest.mark.parametrize("setup", SETUPS)
+def test_train_does_what_the_formulas_say(setup, options):
+    model = model_at(setup, **options)
     rollout = copy.deepcopy(collected(model))
     rollout.rewards[:, 0] += torch.linspace(-1, 2, P * G).square()  # spread in every group
     rollout.rewards[2, 0] = rollout.rewards[3, 0]  # and two that are almost alike
@@ -131,9 +130,9 @@ def test_train_does_what_the_formulas_say(home, options):
 
 @pytest.mark.filterwarnings("ignore::grpo_bench.grpo.doctor.DoctorWarning")
 @pytest.mark.parametrize("options", [{}, KL | {"kl": "exact", "batch_size": G}], ids=str)
-@pytest.mark.parametrize("home", HOMES)
-def test_train_on_what_dynamic_sampling_joined(home, options):
-    model = model_at(home, max_refills=3, spread_tol=0.5, **options)
+@pytest.mark.parametrize("setup", SETUPS)
+def test_train_on_what_dynamic_sampling_joined(setup, options):
+    model = model_at(setup, max_refills=3, spread_tol=0.5, **options)
     _, callback = model._setup_learn(1000)
     callback.on_training_start({}, {})
     for _ in range(20):
@@ -264,7 +263,7 @@ def test_an_update_that_loses_the_weights_says_so():
         model.train()
 
 
-def test_the_upper_bound_is_logged_where_it_is_its_own():
+def test_the_upper_bound_is_logged_where_it_differs():
     logs = []
     for high in (None, 0.3):
         model = walker(clip_range_high=high)

@@ -11,19 +11,19 @@ from grpo_bench.config import CONF, composed
 from grpo_bench.runs.job import task_of
 from grpo_envs.task import SPLITS
 
-# Those of the Gym track; what asks a language model is tested in tests/lm.
+# Those of the Gym track; those of the language track are tested in tests/lm.
 ENVS = sorted(path.stem for path in (CONF / "env").glob("*.yaml") if "_text" not in path.stem)
 ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 SHORT_WARMUP = ["env.warmup.steps=2", "env.warmup.batch_size=8"]
 
 
 def config(results: Path, *overrides: str) -> dict[str, Any]:
-    """A resolved configuration at the smallest budget, of algorithms as their files say."""
+    """A resolved configuration at the smallest budget, with the algorithms' own settings."""
     return composed("budget=smoke", "tuned=none", f"results='{results}'", *overrides)
 
 
 def evaluate_few_problems(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """50 problems of each split, where the test is not about the numbers."""
+    """Only 50 problems of each split, for tests that are not about the numbers."""
     task = task_of(config(Path("nowhere"), f"env={env}")["env"])
     few = {split: task.problem_ids(split) for split in SPLITS}
     few |= {split: few[split][:50] for split in ("validation", "test")}

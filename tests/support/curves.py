@@ -1,4 +1,4 @@
-"""The ends of runs with curves that can be read off by hand, without records."""
+"""The last values of runs, with curves that can be checked by hand; without records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(
 
 
 def summaries_of(runs: Sequence[dict[str, Any]]) -> RunSummaries:
-    """What ``load_summaries`` would give."""
+    """The result that ``load_summaries`` would give."""
     names = ["run", "transitions", "gradient_steps", "seconds", "peak_bytes", "success"]
     rows = [[r["row"]["run"], *point] for r in runs for point in r["points"]]
     values = pd.DataFrame([r["last"] for r in runs], index=[r["row"]["run"] for r in runs])

@@ -1,5 +1,5 @@
-"""GRPO's update, written again: one transition at a time, without shared rows, padding, weights or
-any function of the package."""
+"""A second implementation of GRPO's update: one transition at a time, without shared rows, padding,
+weights or any function of the package."""
 
 import copy
 import math

@@ -27,7 +27,7 @@ MINE: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 def with_mine(option: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The settings that take the new entry, which is in its table until the test ends."""
+    """The settings that select the new entry, which is in its table until the test ends."""
     table, entry = MINE[option]
     monkeypatch.setitem(table, "mine", entry)
     return {option: "mine", **({"kl_coef": 0.5} if option == "kl" else {})}

@@ -1,7 +1,7 @@
 """Optimiser steps with every combination of the options, put together as the algorithm does it.
 
 The options come from the tables (SURROGATES, RATIOS, AGGREGATIONS, FORMS), so that a new entry is
-tested as soon as it is there.
+tested as soon as it exists.
 """
 
 import itertools
@@ -39,9 +39,9 @@ ALL = [Options(*o) for o in itertools.product(SURROGATES, CLIPS, RATIOS, AGGREGA
 
 
 class Batch(NamedTuple):
-    """P groups of G rollouts of length T; reward is of the step, and its sum of the rollout."""
+    """P groups of G rollouts of length T; reward is per step, the rollout's is their sum."""
 
-    logp: torch.Tensor  # (P, G, T), and the same for what follows
+    logp: torch.Tensor  # (P, G, T), as are the next fields
     old_logp: torch.Tensor
     ref_logp: torch.Tensor
     rewards: torch.Tensor
@@ -81,7 +81,7 @@ def batches(draw) -> Batch:
 
 
 def two_actions(logp: torch.Tensor) -> LogSoftmaxDistribution:
-    """Of log-probabilities (m,): the policy that takes the action with that probability."""
+    """For log-probabilities (m,), the policy that takes the action with that probability."""
     logits = torch.stack([logp, torch.log1p(-logp.exp())], dim=1)
     return LogSoftmaxDistribution(2).proba_distribution(logits)
 

@@ -1,4 +1,4 @@
-"""Reports for the tests of the page and of the figures: small, with all that can be in one."""
+"""Small reports with every feature, for the tests of the page and of the figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.run_records import record, values
 from grpo_bench.report.claims.judge import Judged, judge, parse_claim
 from grpo_bench.report.contents import Report, gather
 
-HOSTILE = 'a</script><b onload="x">&amp;\u2028é'  # as a name, and as what an error says
+HOSTILE = 'a</script><b onload="x">&amp;\u2028é'  # as a name and as an error's message
 ENTRY = {
     "says": f"It is fast {HOSTILE}",
     "sources": [{"what": "a page", "url": "https://example.org/?a=1&b=2"}],

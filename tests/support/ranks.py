@@ -1,4 +1,4 @@
-"""Two processes that work together, as under torchrun, and what each of them found."""
+"""Two processes that work together, as under torchrun, and the result of each."""
 
 import os
 import time
@@ -17,7 +17,7 @@ LIMIT = 900.0  # seconds: it ends what hangs; a busy machine may need minutes
 
 
 def together(scenario: Callable[[World], Any], folder: Path) -> list[Any]:
-    """What a function of a module returns on each rank. It is given its world."""
+    """The results of a module's function, which receives its world, on each rank."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a free port
     args = (scenario, folder, store.port)
     ranks = multiprocessing.spawn(_rank, args, nprocs=SIZE, join=False)
@@ -37,7 +37,7 @@ def _rank(rank: int, scenario: Callable[[World], Any], folder: Path, port: int) 
         "WORLD_SIZE": str(SIZE),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there, as under torchrun
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store exists, as under torchrun
     }
     found = scenario(World.here())
     torch.save(found, folder / f"{rank}.pt")

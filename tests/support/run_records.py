@@ -67,7 +67,7 @@ def record(
 def values(
     success: float, rate: float, peak: float, critic: float | None = None
 ) -> dict[str, float]:
-    """What a run logs at its end."""
+    """The values that a run logs at its end."""
     critics = {} if critic is None else {"memory/critic_bytes": critic}
     return {
         "eval/validation/success": success + 0.05,
@@ -90,7 +90,7 @@ def values(
 
 
 def cells(tables: dict[str, pd.DataFrame], name: str, env: str, algo: str) -> dict[str, str]:
-    """A row as people read it, by title."""
+    """A row as printed, by title."""
     shown = display(name, tables[name])
     (row,) = shown[(shown["env"] == env) & (shown["algo"] == algo)].to_dict("records")
     return row

@@ -1,4 +1,4 @@
-"""What the tests of the oracle share: close in float64, and policies at random."""
+"""Helpers of the tests of the oracle: closeness in float64, and random policies."""
 
 import torch
 
@@ -16,7 +16,7 @@ def close(found, expected, rtol=1e-10):
 
 
 def example(task, new, old=None, reference=None):
-    """An example of logits; on-policy, and with a uniform reference, unless told."""
+    """An example of logits; by default on-policy and with a uniform reference."""
     old = new if old is None else old
     reference = torch.zeros_like(new) if reference is None else reference
     return Example("test", task, Policies(new, old, reference))

@@ -1,4 +1,4 @@
-"""A random Llama that does its forward pass in a millisecond, and the plain way to ask it."""
+"""A random Llama that does its forward pass in a millisecond, and plain versions of its uses."""
 
 from unittest import mock
 
@@ -53,7 +53,7 @@ def texts(completions):
 
 
 def replayed(ids, eos):
-    """What ``generate`` makes of a group whose draws are the rows of ``ids``, (G, T)."""
+    """The output of ``generate`` for a group whose draws are the rows of ``ids``, (G, T)."""
     steps = iter(range(ids.shape[1]))
 
     def draw(logits, temperature, uniform):
@@ -67,7 +67,7 @@ def replayed(ids, eos):
 
 
 def made_up(lengths, group_size, seed=0):
-    """Random completions of given lengths, with random tokens beyond them as well."""
+    """Random completions of given lengths, and random tokens beyond those too."""
     generator = torch.Generator().manual_seed(seed)
     length = torch.tensor(lengths)
     ids = torch.randint(VOCABULARY, (len(lengths), max(lengths)), generator=generator)

@@ -1,4 +1,4 @@
-"""Small environments, and what several test files do with a model."""
+"""Small environments, and helpers for models that several test files share."""
 
 from typing import Any
 
@@ -59,20 +59,20 @@ SPREAD, FAILED, SOLVED, SHAPED, HIDDEN, NARROW = (100 * kind for kind in range(1
 
 
 class Puzzle(gym.Env):
-    """Problems of which the id, or the seed, decides how a group ends, whatever its actions are.
+    """Problems whose id, or seed, decides how a group ends, whatever its actions are.
 
     The hundreds of the id: every second member of ``SPREAD`` succeeds, none of ``FAILED``, all of
     ``SOLVED``; in ``SHAPED`` none does but the rewards differ, in ``HIDDEN`` every second does but
     the rewards do not differ, in ``NARROW`` the rewards differ by hundredths. Members are counted
     in ``plays``, which the sub-environments share. An episode has 1 to 3 steps, and ends by a time
-    limit if its id is even. The reward comes at the end, and info says ``is_success`` if ``tells``.
+    limit if its id is even. The reward comes at the end. Info has ``is_success`` if ``reports``.
     """
 
     action_space = spaces.Discrete(2)
 
-    def __init__(self, plays=None, tells=True, as_dict=False):
+    def __init__(self, plays=None, reports=True, as_dict=False):
         self.plays = {} if plays is None else plays
-        self.tells, self.as_dict = tells, as_dict
+        self.reports, self.as_dict = reports, as_dict
         place = spaces.Box(0, 1000, (2,), np.float32)
         self.observation_space = spaces.Dict(place=place, time=UNIT) if as_dict else place
 
@@ -93,7 +93,7 @@ class Puzzle(gym.Env):
             SHAPED: self.member * 0.5, HIDDEN: 0.1, NARROW: 0.1 + 0.01 * odd, FAILED: 0.1
         }.get(kind, success)  # fmt: skip
         info = {"problem_id": self.problem}
-        if self.tells:
+        if self.reports:
             info["is_success"] = bool(success)
         cut_off = done and self.problem % 2 == 0
         return self._see(), float(done * reward), done and not cut_off, cut_off, info
@@ -109,7 +109,7 @@ SMALL = {"group_size": 4, "n_problems": 2, "seed": 0}
 
 
 def walker(**settings: Any) -> GRPO:
-    """A small model on four walks, of which a group takes all."""
+    """A small model on four walks; a group takes all of them."""
     return GRPO("MlpPolicy", DummyVecEnv([Walk] * 4), **SMALL | settings)
 
 
@@ -126,7 +126,7 @@ def parameters(model: GRPO) -> torch.Tensor:
 
 
 def rollout_of(returns, success):
-    """One-step groups of these returns; success unknown or, if told, 0."""
+    """One-step groups of these returns; success 0 or, if false, unknown."""
     rewards = torch.tensor(returns)
     n = rewards.numel()
     return Rollout(
@@ -144,7 +144,7 @@ def rollout_of(returns, success):
 
 
 def group(rollout, problem):
-    """What a rollout holds of the group of this problem: each real step, then each episode."""
+    """The part of a rollout for this problem's group: each real step, then each episode."""
     (place,) = np.flatnonzero(rollout.starts == problem)
     size = rollout.group_size
     members = range(place * size, (place + 1) * size)
@@ -163,7 +163,7 @@ def group(rollout, problem):
 
 
 class Starts(BaseCallback):
-    """Notes the problem ids or seeds of all groups of a run, in order."""
+    """Records the problem ids or seeds of all groups of a run, in order."""
 
     def __init__(self) -> None:
         super().__init__()
