@@ -149,8 +149,8 @@ def test_the_kl_adds_to_the_step_of_the_rewards(name, baseline):
 
 
 def test_on_sequences_only_the_return_has_the_future():
-    """A term of the loss sees the states as they come: its step is the gradient of the sum of their
-    KLs with the probability of coming there held fixed."""
+    """A term of the loss takes the visited states as given: its step is the gradient of the sum of
+    their KLs with the probability of a visit held fixed."""
     at = three_steps()
     right = truth(at, kl_coef=1.0)
     close(kl_step(at, "k1_reward"), right)
@@ -169,7 +169,7 @@ def test_on_sequences_only_the_return_has_the_future():
 
 @pytest.mark.parametrize("at", [six_actions(), three_steps()], ids=["one action", "completions"])
 def test_estimates(at):
-    """Mean over the rollouts: of all but k2 the KL or minus the KL, whatever the gradient does."""
+    """The mean over rollouts is plus or minus the KL for all but k2, whatever the gradient does."""
     logp, ref = (log_probs(at.task, table).sum(1) for table in at.policies[1:])
     kl = (logp.exp() * (logp - ref)).sum().item()
     for name in FORMS:
@@ -179,7 +179,7 @@ def test_estimates(at):
 
 
 def test_estimates_off_policy():
-    """Over what sampled, each problem alike: k3_ratio corrects for that, k1 does not."""
+    """Samples of the old policy, equally many per problem: k3_ratio corrects for it, k1 does not."""
     at = random_example(one_step([[0.0] * 4] * 2), seed=3)
     new, old, ref = (table.log_softmax(1) for table in at.policies)
     expected = {"k3_ratio": new.exp() * (new - ref), "k1": old.exp() * (new - ref)}

@@ -60,7 +60,7 @@ def test_probabilities_of_whole_rollouts_by_hand():
     close(log_probs(task, logits).sum(1).exp(), double([0.2, 0.24, 0.56]))
 
 
-def test_what_cannot_be_meant_is_refused():
+def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"rewards of \[2, 3\] actions: expected as many"):
         one_step([[1, 0], [1, 0, 0]])
     with pytest.raises(ValueError, match=r"alphabet='ab': expected '\."):

@@ -28,7 +28,7 @@ from grpo_bench.grpo.advantages import baselines_that, group_advantages, process
 from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES, policy_loss
 
 # -- two actions, G = 2, p = 0.25, rewards 1 and 0: all by hand ------------------------------------
-# Groups: both right 0.0625, one 0.375, none 0.5625. d log p/dlogits = (0.75, -0.75), that of the
+# Groups: both right 0.0625, one 0.375, none 0.5625. d log p/dlogits = (0.75, -0.75), and for the
 # other action (-0.25, 0.25). Each of the two members has weight 1/2.
 
 TWO = example(one_step([[1, 0]]), double([[0.25, 0.75]]).log())
@@ -73,7 +73,7 @@ def test_comparison_by_hand():
     assert shown.turned == pytest.approx(0, abs=1e-12)
     assert shown.variance == pytest.approx(variance / 0.0703125)
     assert shown.noise == pytest.approx(4 * variance / 0.0703125)
-    # across it: (3, 4) beside (5, 0) has cosine 0.6, sine 0.8, |(-2, 4)| / 5
+    # across it: (3, 4) against (5, 0) has cosine 0.6, sine 0.8, |(-2, 4)| / 5
     shown = compare(found._replace(mean=double([3, 4]), variance=50.0), double([5, 0]))
     expected = (0.6, 0.6, math.sqrt(20) / 5, 0.8, 2.0, 2.0, found.flat)
     assert tuple(shown) == pytest.approx(expected)
@@ -294,7 +294,7 @@ def test_sampled_groups_agree(at, estimator, size):
     of_problem = torch.where(
         task.problems == torch.arange(task.n_problems)[:, None], probabilities, 0.0
     )
-    problems = torch.arange(n) % task.n_problems  # as often each
+    problems = torch.arange(n) % task.n_problems  # each equally often
     drawn = torch.multinomial(of_problem, n * size, replacement=True, generator=generator)
     members = drawn.view(task.n_problems, n, size)[problems, torch.arange(n)][:, None]
     steps = batch_gradients(task, estimator, policies, members)

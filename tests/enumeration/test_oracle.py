@@ -1,4 +1,4 @@
-"""The tables: what stands in them, and that the committed ones are what the code gives now."""
+"""The tables: their contents, and the committed ones match the code."""
 
 from functools import cache
 from pathlib import Path
@@ -43,7 +43,7 @@ def agree(found: pd.DataFrame, committed: pd.DataFrame, rtol: float = 1e-6) -> N
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
-def test_the_committed_table_is_what_the_code_gives(name):
+def test_the_committed_table_matches_the_code(name):
     table = built(name)
     agree(table.numbers(), pd.read_csv(COMMITTED / f"{name}.csv"))
     text = (COMMITTED / f"{name}.md").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def test_the_committed_table_is_what_the_code_gives(name):
     assert "|:|" not in text, "no table in Markdown: a rule needs a hyphen"
 
 
-def test_the_committed_combinations_are_what_the_code_gives():
+def test_the_committed_combinations_match_the_code():
     every = 29
     committed = pd.read_csv(COMMITTED / "everything.csv", keep_default_na=False, na_values=[""])
     assert len(committed) == sum(1 for _ in tables.combinations())
@@ -74,7 +74,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert written == {"process.md", "process.csv", "everything.csv"}
 
 
-# -- what stands in them --------------------------------------------------------------------------
+# -- their contents --------------------------------------------------------------------------------
 
 
 def test_the_field_notes_of_the_kl_forms():
@@ -98,7 +98,7 @@ def test_the_field_notes_of_the_kl_forms():
     assert (of_completions["error"][["exact", "k2", "k3", "k3_ratio"]] > 0.1).all()
 
 
-def test_who_is_unbiased_in_the_table():
+def test_which_are_unbiased_in_the_table():
     for name, scale in {"one action": 1.0, "completions": 1 / 3}.items():
         aggregation = "any" if name == "one action" else "constant_length"
         found = rows("policy_gradient", task=name, aggregation=aggregation)
@@ -137,7 +137,7 @@ def test_bounds_bind_only_where_ratios_are_outside():
     assert (bounded["outside"] > 0.05).all() and (bounded["error"] > 0.05).all()
 
 
-def test_numbers_for_people():
+def test_numbers_as_text():
     assert [number(x) for x in (0.0, 1e-9, 0.0123, 0.5, 0.99999, 12.34, -0.529)] == [
         *("0", "0.0000", "0.0123", "0.500", "1.00", "12.3", "-0.529"),
     ]
@@ -150,7 +150,7 @@ def test_advantages_by_hand():
     assert found["change"][0.001] == pytest.approx(1 - 2.031488 / 2.644951, abs=1e-6)
     assert found["change"][1.0] == 0
     assert (found["sum"] < 1e-9).all()
-    # what it is taken off has no size of its own: ten times the reward is ten times the advantage
+    # without a division by the deviation, ten times the reward is ten times the advantage
     assert rows("advantages", baseline="rloo", size=10.0)["change"].item() == pytest.approx(9)
     assert rows("advantages", baseline="rank")["change"].max() == 0
     # of rewards that are all 1 the sum is 8 times the largest

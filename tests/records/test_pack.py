@@ -39,7 +39,7 @@ def files(folder):
 
 
 def by_moment(metrics):
-    """Rows of one moment are in no order that counts."""
+    """The order of rows of the same moment does not matter."""
     return metrics.sort_values([*metrics.columns[:-1]], kind="stable", ignore_index=True)
 
 
@@ -133,7 +133,7 @@ def test_packed_in_two_parts_as_at_once(everything, tmp_path):
 
 
 def ended(results, status, loss, when):
-    """Seed 1 with this end, and a start of its own."""
+    """Seed 1 with this end, and its own start."""
     run = start(results, 1)
     run.log(1, 1, 0.1, 1, {"train/loss": loss})
     run.finish(status)
@@ -151,10 +151,10 @@ def ended(results, status, loss, when):
         (("killed", 1.0, 1), ("failed", 2.0, 2), 2.0),
     ],
 )
-def test_of_two_records_of_a_run_one_counts(tmp_path, first, second, stays):
+def test_one_of_two_records_of_a_run_counts(tmp_path, first, second, stays):
     ended(tmp_path / "first", *first)
     ended(tmp_path / "second", *second)
-    pack(tmp_path / "first", tmp_path / "second")  # an archive beside the folders
+    pack(tmp_path / "first", tmp_path / "second")  # an archive next to the folders
     for load in (load_results, load_summaries):
         assert len(load(tmp_path / "second").runs) == 1
     assert list(load_results(tmp_path / "second").metrics["value"]) == [stays]
@@ -163,7 +163,7 @@ def test_of_two_records_of_a_run_one_counts(tmp_path, first, second, stays):
     assert list(load_results(tmp_path / "both").metrics["value"]) == [stays]
 
 
-def test_an_archive_and_folders_beside_it(everything, tmp_path):
+def test_an_archive_and_folders_next_to_it(everything, tmp_path):
     whole = written(make_tables(everything))
     results = load_results(everything)
     some = tmp_path / "some"
@@ -208,7 +208,7 @@ def test_wide_by_hand():
         (8, 1, 0.5, 1, "b", 3.0),  # a second time at one moment
         (8, 1, 0.5, 1, "a", 4.0),
         (8, 1, 0.5, 2, "a", 5.0),  # the peak has grown: another moment
-        (0, 0, 0.0, 1, "c", 6.0),  # as at first, but not beside it
+        (0, 0, 0.0, 1, "c", 6.0),  # the first moment again, but not adjacent
     )
     assert widened(table).to_pydict() == {
         "transitions": [0, 8, 8, 8, 0],
@@ -255,7 +255,7 @@ def test_a_metric_with_the_name_of_a_column_is_named(tmp_path, name):
 # -- what is wrong --------------------------------------------------------------------------------
 
 
-def test_damaged_evaluations_are_not_left_out_in_silence(tmp_path):
+def test_damaged_evaluations_are_not_silently_left_out(tmp_path):
     record(tmp_path, "grpo", 1, values(0.5, 1000, 2e8))
     (path,) = tmp_path.rglob("eval.parquet")
     path.write_bytes(b"PAR1 no more")
@@ -310,7 +310,7 @@ def test_the_command(everything, tmp_path, monkeypatch, capsys):
         command.main()
 
 
-def test_what_tables_need_is_a_part_of_the_metrics(everything, tmp_path):
+def test_tables_need_only_a_part_of_the_metrics(everything, tmp_path):
     needed = ["eval/*", "memory/*", "task/*", "time/*"]
     pack(everything, tmp_path / "whole")
     pack(everything, tmp_path / "part", needed)

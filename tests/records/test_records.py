@@ -102,7 +102,7 @@ def test_planned_running_ok(tmp_path):
     manifest = read_manifest(folder)
     assert (manifest.status, manifest.attempt, manifest.end) == ("running", 1, None)
     assert manifest.provenance == ORIGIN
-    assert take(folder) is None  # held by this very process
+    assert take(folder) is None  # held by this process
     run.log(10, 1, 0.5, 100, {"a": 1.0, "b": 2})
     run.evaluation("test", 10, frame())
     run.extra["note"] = "x"
@@ -127,7 +127,7 @@ def test_planned_running_ok(tmp_path):
 
 
 @pytest.mark.parametrize("status", STATUSES[3:])
-def test_what_did_not_end_well_is_claimed_again_and_starts_anew(tmp_path, status):
+def test_a_run_that_did_not_end_well_is_claimed_again_and_starts_over(tmp_path, status):
     folder = plan(tmp_path, config())
     run = take(folder)
     run.log(10, 1, 0.5, 100, {"a": 1.0})
@@ -212,12 +212,12 @@ def _contend(folder, barrier, won):
     if take(folder) is not None:
         with won.get_lock():
             won.value += 1
-    barrier.wait(30)  # whoever won stays alive until all have tried
+    barrier.wait(30)  # the winner stays alive until all have tried
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 @pytest.mark.parametrize("first", ["new", "dead"])
-def test_of_many_sweeps_exactly_one_gets_a_run(tmp_path, first):
+def test_exactly_one_of_many_sweeps_gets_a_run(tmp_path, first):
     context = multiprocessing.get_context("fork")
     for seed in range(8):
         folder = plan(tmp_path, config(seed))
@@ -270,7 +270,7 @@ def test_nothing_to_settle_while_it_runs(tmp_path):
 
 
 @pytest.mark.parametrize(("changed", "taken"), [("host", False), ("started", True), ("pid", True)])
-def test_who_counts_as_alive(tmp_path, changed, taken):
+def test_which_processes_count_as_alive(tmp_path, changed, taken):
     folder = plan(tmp_path, config())
     take(folder)
     path = folder / "attempt-1.json"

@@ -1,4 +1,4 @@
-"""The summaries of records: what tables are made of, read without the rest."""
+"""The summaries of records: the values that tables need, read without the rest."""
 
 import math
 from pathlib import Path
@@ -158,7 +158,7 @@ def test_no_problems_have_their_columns(tmp_path):
     assert found.empty
 
 
-def test_notes_of_whoever_made_the_records_are_in_every_table(tmp_path):
+def test_the_notes_of_records_are_in_every_table(tmp_path):
     record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6))
     assert load_summaries(tmp_path).notes == ()
     (tmp_path / "notes.txt").write_text("Other work ran beside.\nA second note.\n")

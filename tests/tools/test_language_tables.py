@@ -1,4 +1,4 @@
-"""Curves and completions of language models: a line by hand, and what the pages say in words."""
+"""Curves and completions of language models: a line by hand, and the claims of the pages."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_a_line_ends_where_json_says_so(tmp_path: Path) -> None:
 
 
 def test_language_models_learned_and_the_control_did_not() -> None:
-    """What the pages say in words: greedy success on problems that are never trained on."""
+    """The claims of the pages: greedy success on problems that are never trained on."""
     table = curves(ROOT / RECORDS)
     last = table.sort_values("evaluation").groupby(["env", "algo"]).last()
     first = table[table["evaluation"] == 0].set_index(["env", "algo"])

@@ -1,4 +1,4 @@
-"""``python -m tools.mutants``: what it asks of mutmut. The run itself takes hours."""
+"""``python -m tools.mutants``: how it calls mutmut. The run itself takes hours."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tables in the pages are what the committed records give."""
+"""The tables in the pages match the committed records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDS = Path("results") / "reference" / "small"
 
 
 def update(root: Path) -> list[Path]:
-    """Write the pages that change; their paths."""
+    """Write the pages that change and return their paths."""
     changed = {root / path: text for path, text in page_blocks(Committed(root)).items()}
     different = [path for path, text in changed.items() if path.read_text() != text]
     for path in different:
@@ -54,7 +54,7 @@ def test_a_block_is_replaced_and_nothing_else(root: Path) -> None:
     assert update(root) == []
 
 
-def test_a_block_of_records_without_ppo_is_beside_grpo(root: Path) -> None:
+def test_a_block_of_records_without_ppo_compares_with_grpo(root: Path) -> None:
     (ppo,) = (root / RECORDS).glob("vlm/ppo/*/manifest.json")
     names = {"name": "rloo", "kind": "grpo"}
     config = {"env": {"name": "vlm"}, "algo": names, "budget": {"name": "smoke"}, "seed": 1}
@@ -69,7 +69,7 @@ def test_a_block_of_records_without_ppo_is_beside_grpo(root: Path) -> None:
     assert "|vlm|rloo|     0.25 / 0.75|" in text
 
 
-def test_a_table_that_a_command_has_written_stands_as_it_is(root: Path) -> None:
+def test_a_table_written_by_a_command_is_copied(root: Path) -> None:
     (root / "results" / "reference" / "oracle").mkdir()
     (root / "results" / "reference" / "oracle" / "all.md").write_text("**KL**\n\n|a|\n|--|\n")
     (root / "README.md").write_text(PAGE.format("oracle/all"))
@@ -137,7 +137,7 @@ def test_the_other_pages_too(root: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_made_is_an_error(root: Path, page: str, message: str) -> None:
+def test_bad_blocks_are_errors(root: Path, page: str, message: str) -> None:
     (root / "README.md").write_text(page)
     with pytest.raises(ValueError, match=re.escape(message)):
         page_blocks(Committed(root))

@@ -1,5 +1,5 @@
-"""The check sees a changed digit in everything that is committed. That nothing differs now is what
-``make reference-check`` says; one check takes so long that the tests here share one."""
+"""The check finds a changed digit in every kind of committed file. ``make reference-check`` shows that
+nothing differs now. One check takes so long that the tests here share one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.reference import check_all, first_difference, is_checkout, make_all
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path("results/reference")
 PARTS = ("README.md", "docs", "results", "conf")
-# A table of each kind, and a word of it that is misspelt where it first stands.
+# A table of each kind, and a word of it whose first occurrence is misspelt.
 MADE = {
     "results/reference/comparison/tables/summary.md": "grpo",
     "results/reference/comparison/tables/accuracy.csv": "grpo",
@@ -29,10 +29,10 @@ MEASURED = {
     "results/reference/lm_memory.md": "135m",  # of a benchmark, in no page
     "results/reference/oracle/kl.csv": "tutorial",
     "results/reference/lm/notes.txt": "Other",
-    "results/reference/figures/comparison-summary.svg": "</svg>",  # its numbers are as before
+    "results/reference/figures/comparison-summary.svg": "</svg>",  # without a change of numbers
 }
 GONE = "results/reference/claims.md"
-# One file of each kind that is made, which no source gives.
+# One file of each generated kind, without a source.
 LEFT_OVER = (
     "results/reference/comparison/tables/gone.md",
     "results/reference/comparison/tables/gone.csv",
@@ -47,7 +47,7 @@ LEFT_OVER = (
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
-    """What the check finds in a checkout with all of these changes: each path with the line that it
+    """The findings of the check in a checkout with all of these changes: for each path, the line it
     names and the line that was changed."""
     root = tmp_path_factory.mktemp("checkout")
     for name in PARTS:
