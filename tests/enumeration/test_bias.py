@@ -179,7 +179,7 @@ def test_estimates(at):
 
 
 def test_estimates_off_policy():
-    """Samples of the old policy, equally many per problem: k3_ratio corrects for it, k1 does not."""
+    """Samples of the old policy, as many of each problem: k3_ratio corrects for it, k1 does not."""
     at = random_example(one_step([[0.0] * 4] * 2), seed=3)
     new, old, ref = (table.log_softmax(1) for table in at.policies)
     expected = {"k3_ratio": new.exp() * (new - ref), "k1": old.exp() * (new - ref)}

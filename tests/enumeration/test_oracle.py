@@ -68,8 +68,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(oracle, "TABLES", {"process": lambda: built("process")})
     monkeypatch.setattr(oracle, "everything", lambda: tables.everything(500))
     oracle.main(["--out", str(tmp_path / "new" / "folder")])
-    told = capsys.readouterr()
-    assert "Process supervision" in told.out and "process ..." in told.err
+    printed = capsys.readouterr()
+    assert "Process supervision" in printed.out and "process ..." in printed.err
     written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
     assert written == {"process.md", "process.csv", "everything.csv"}
 

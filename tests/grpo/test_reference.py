@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv
 from support.toys import UNIT, OneStep, Walk, collected, parameters, walker
-from test_persistence import go_on
+from test_persistence import learn_on
 from torch import nn
 
 from grpo_bench import GRPO
@@ -123,8 +123,8 @@ def test_a_reference_that_follows_is_saved_loaded_and_follows_on(tmp_path, tau):
     assert torch.equal(weights(loaded.reference), weights(model.reference))
     assert not torch.equal(weights(model.reference), weights(model.policy))
     assert loaded._n_iterations == model._n_iterations
-    expected = go_on(model, DummyVecEnv([Walk] * 4))
-    assert torch.equal(go_on(loaded, DummyVecEnv([Walk] * 4)), expected)
+    expected = learn_on(model, DummyVecEnv([Walk] * 4))
+    assert torch.equal(learn_on(loaded, DummyVecEnv([Walk] * 4)), expected)
     assert torch.equal(weights(loaded.reference), weights(model.reference))
     assert loaded.reference.optimizer is None
 

@@ -154,7 +154,7 @@ def test_a_deterministic_policy_plays_the_same_on_every_layout(task):
         else:
             starts = np.array([7, 2011, 40, 9001])
         model._source.draw = lambda n, starts=starts: starts
-        got = collect_groups(model._source, model.policy, P, G, lambda n, told: True)
+        got = collect_groups(model._source, model.policy, P, G, lambda n, infos: True)
         first = rollouts.setdefault(model._source.kind, got)
         for name in ("actions", "rewards", "mask", "old_logp"):
             torch.testing.assert_close(getattr(got, name), getattr(first, name))

@@ -171,9 +171,9 @@ def test_an_archive_and_folders_next_to_it(everything, tmp_path):
     (everything / "vlm").rename(some / "vlm")
     pack(some, everything)
     assert written(make_tables(everything)) == whole
-    beside = load_results(everything)
-    pd.testing.assert_frame_equal(by_moment(beside.metrics), by_moment(results.metrics))
-    pd.testing.assert_frame_equal(beside.runs, results.runs)
+    together = load_results(everything)
+    pd.testing.assert_frame_equal(by_moment(together.metrics), by_moment(results.metrics))
+    pd.testing.assert_frame_equal(together.runs, results.runs)
 
 
 ODD = [0.0, -0.0, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, 0.1 + 0.2, 1 / 3, math.nan]

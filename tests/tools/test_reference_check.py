@@ -1,5 +1,5 @@
-"""The check finds a changed digit in every kind of committed file. ``make reference-check`` shows that
-nothing differs now. One check takes so long that the tests here share one."""
+"""The check finds a changed digit in every kind of committed file. ``make reference-check`` shows
+that nothing differs now. One check takes so long that the tests here share one."""
 
 from __future__ import annotations
 
