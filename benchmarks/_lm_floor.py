@@ -19,7 +19,7 @@ def floor(settings: Settings, turns: Turns) -> None:
     """The floor of generation for one vector, for a vector per completion (timed as ``rows``), and
     the floor of the passes."""
     lm = load_model(settings.model)
-    text = TextTask(configuration(settings)["env"], lm)
+    text = TextTask(configuration(settings).env, lm)
     weights = matrices(lm.model)
     completions = full_length(settings)
     for ids in problems(text.task, settings):

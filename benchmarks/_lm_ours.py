@@ -18,7 +18,7 @@ def ours(settings: Settings, turns: Turns) -> None:
     """Collect and update until no more steps are requested."""
     config = configuration(settings)
     trainer = make_trainer(config, phases=turns.phases)
-    trainer.task = GivenProblems(config["env"], trainer.lm, settings)
+    trainer.task = GivenProblems(config.env, trainer.lm, settings)
     if settings.whole:
         trainer.lm = replace(trainer.lm, eos_ids=())
     while True:

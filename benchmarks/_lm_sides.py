@@ -23,7 +23,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from grpo_bench.config import composed
+from grpo_bench.config import LanguageConfig, composed
 from grpo_bench.meter import Phases, peak_resident_bytes, reset_peak
 from grpo_envs.task import Task
 
@@ -190,7 +190,7 @@ class Turns:
 # -- shared by all sides --------------------------------------------------------------------------
 
 
-def configuration(settings: Settings) -> dict[str, Any]:
+def configuration(settings: Settings) -> LanguageConfig:
     """The configuration of our side: GRPO with TRL's standard deviation (ddof 1), and one gradient
     step on all completions in one pass."""
     values = {

@@ -27,7 +27,7 @@ STEPS = 1000  # steps in the data set; then the problems repeat
 
 def trl(settings: Settings, turns: Turns) -> None:
     """Train until no more steps are requested."""
-    task = task_of(configuration(settings)["env"])
+    task = task_of(configuration(settings).env)
     lm = load_model(settings.model)
     with tempfile.TemporaryDirectory() as folder:
         model = reloaded(settings, lm, Path(folder))

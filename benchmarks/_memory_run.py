@@ -22,7 +22,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from torch import Tensor, nn
 
-from grpo_bench.config import Config
+from grpo_bench.config import GymConfig, from_plain
 from grpo_bench.meter import (
     gradient_bytes,
     module_bytes,
@@ -31,7 +31,7 @@ from grpo_bench.meter import (
     resident_bytes,
 )
 from grpo_bench.meter.tensors import LiveBytes
-from grpo_bench.runs.job import make_model, nobody, task_of, warm_up
+from grpo_bench.runs.job import ignore_progress, make_model, task_of, warm_up
 from grpo_bench.training.baselines import actor_modules
 from grpo_bench.training.recorder import optimizers
 
@@ -93,7 +93,7 @@ class Moments(Iterations):
                 self.arrays += values.nbytes
 
 
-def whole(config: Config) -> Bytes:
+def whole(config: GymConfig) -> Bytes:
     """Resident bytes before the model was made, the peak, and the growth of mapped files (code of
     libraries) in between."""
     start, files = resident_bytes(), file_bytes()
@@ -101,7 +101,7 @@ def whole(config: Config) -> Bytes:
     return {"start": start, "peak": peak_resident_bytes(), "code": file_bytes() - files}
 
 
-def first_use(config: Config) -> Bytes:
+def first_use(config: GymConfig) -> Bytes:
     """Private memory of the environment with its data, and memory that libraries take on first use:
     that of a run of a few episodes without its own tensors."""
     before = private_bytes()
@@ -119,7 +119,7 @@ def first_use(config: Config) -> Bytes:
     }
 
 
-def counted(config: Config) -> dict[str, Any]:
+def counted(config: GymConfig) -> dict[str, Any]:
     """The moment with the most live memory, and its parts: tensors by component, the rollout, and
     other arrays and Python objects."""
     env = make_env(config)
@@ -131,7 +131,7 @@ def counted(config: Config) -> dict[str, Any]:
     return {"moment": moment, **peaks[moment]}
 
 
-def watched(config: Config) -> dict[str, Bytes]:
+def watched(config: GymConfig) -> dict[str, Bytes]:
     """Live bytes by component at the worst point of each moment of a run."""
     model, moments = prepared(config), Moments()
     label_networks(moments.live, model)
@@ -140,22 +140,21 @@ def watched(config: Config) -> dict[str, Bytes]:
     return moments.live.peaks
 
 
-def prepared(config: Config) -> BaseAlgorithm:
+def prepared(config: GymConfig) -> BaseAlgorithm:
     """The model, warmed up if the task has a warm-up."""
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(config.threads)
     model = make_model(config, "cpu")
-    if config["env"]["warmup"] is not None:
-        warm_up(model, task_of(config["env"]), config, nobody)
+    if config.env.warmup is not None:
+        warm_up(model, task_of(config.env), config, ignore_progress)
     return model
 
 
-def with_few(config: Config) -> Config:
+def with_few(config: GymConfig) -> GymConfig:
     """The configuration with iterations of ``FEW`` episodes in one minibatch."""
-    train = config["env"]["train"] | {"episodes": FEW}
-    algo = config["algo"] | {"minibatches": 1}
-    if "group_size" in algo:
-        algo["group_size"] = FEW // 2
-    return config | {"algo": algo, "env": config["env"] | {"train": train}}
+    few = {"env.train.episodes": FEW, "algo.minibatches": 1}
+    if "group_size" in config.algo.options:
+        few["algo.group_size"] = FEW // 2
+    return config.changed(few)
 
 
 def learn(model: BaseAlgorithm, callback: BaseCallback) -> None:
@@ -163,10 +162,10 @@ def learn(model: BaseAlgorithm, callback: BaseCallback) -> None:
     model.learn(FOR_EVER, callback, log_interval=None)  # type: ignore[arg-type]
 
 
-def make_env(config: Config) -> Any:
+def make_env(config: GymConfig) -> Any:
     """The environment of a configuration, with the sub-environments of its training."""
-    env = config["env"]
-    return gym.make_vec(env["id"], env["train"]["episodes"], **env["kwargs"])
+    env = config.env
+    return gym.make_vec(env.id, env.train.episodes, **env.kwargs)
 
 
 def component_of(tensor: Tensor) -> str | None:
@@ -228,11 +227,11 @@ def private_bytes() -> int:
     return int(info.rss - info.shared)
 
 
-KINDS: dict[str, Callable[[Config], dict[str, Any]]] = {
+KINDS: dict[str, Callable[[GymConfig], dict[str, Any]]] = {
     "whole": whole,
     "first_use": first_use,
     "counted": counted,
 }
 
 if __name__ == "__main__":
-    print(json.dumps(KINDS[sys.argv[1]](json.load(sys.stdin))))
+    print(json.dumps(KINDS[sys.argv[1]](from_plain(json.load(sys.stdin)))))

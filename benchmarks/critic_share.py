@@ -22,7 +22,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor
 
-from grpo_bench.config import Config, composed
+from grpo_bench.config import GymConfig, composed
 from grpo_bench.report.text.numbers import hundredths, significant
 from grpo_bench.report.text.writers import Column
 from grpo_bench.runs.job import make_model
@@ -63,9 +63,9 @@ class WithoutCritic(ActorCriticPolicy):
         return values, distribution.log_prob(actions), distribution.entropy()
 
 
-def make(config: Config, left_out: bool, turn: int) -> BaseAlgorithm:
+def make(config: GymConfig, left_out: bool, turn: int) -> BaseAlgorithm:
     """A model with the turn as its seed, with or without its critic."""
-    model = make_model({**config, "seed": turn}, "cpu")
+    model = make_model(config.changed({"seed": turn}), "cpu")
     if left_out:
         kind = type(model.policy)
         model.policy.__class__ = type(f"{kind.__name__}WithoutCritic", (WithoutCritic, kind), {})

@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from _compare import Table, Target, progress
 
-from grpo_bench.config import Config, composed
+from grpo_bench.config import LanguageConfig, composed
 from grpo_bench.lm.memory import COMPONENTS, predict
+from grpo_bench.lm.planning import measured, process_bytes
 from grpo_bench.lm.shapes import SHAPES
-from grpo_bench.plan import measured, memory_of, process_bytes
+from grpo_bench.plan import memory_of
 from grpo_bench.report.text.numbers import significant
 from grpo_bench.report.text.writers import Column
 
@@ -65,7 +66,7 @@ class Row(NamedTuple):
     group_size: int = 8
     tokens: int = 16
 
-    def config(self) -> Config:
+    def config(self) -> LanguageConfig:
         """The configuration of ``python -m grpo_bench.run``."""
         algo, _, reference = self.algo.partition(" + ")
         overrides = [

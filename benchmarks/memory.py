@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from _compare import Table, Target, interleaved, parser, progress, spread
 
-from grpo_bench.config import Config, composed
+from grpo_bench.config import GymConfig, composed
 from grpo_bench.meter import self_test
 from grpo_bench.report.rows.memory_parts import PARTS
 from grpo_bench.report.text.numbers import in_units, significant
@@ -45,11 +45,11 @@ READING = (
 )
 
 
-def process(kind: str, config: Config, variables: Mapping[str, str] = STRICT) -> dict[str, Any]:
+def process(kind: str, config: GymConfig, variables: Mapping[str, str] = STRICT) -> dict[str, Any]:
     """Run ``_memory_run.py`` in a fresh process and return its numbers."""
     environment = {name: text for name, text in os.environ.items() if name not in STRICT}
     command = [sys.executable, str(RUN), kind]
-    text = json.dumps(config)
+    text = json.dumps(config.plain)
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, env=environment | dict(variables)
     )
@@ -58,9 +58,9 @@ def process(kind: str, config: Config, variables: Mapping[str, str] = STRICT) ->
     return json.loads(done.stdout)
 
 
-def measure(config: Config, turn: int) -> dict[str, Any]:
+def measure(config: GymConfig, turn: int) -> dict[str, Any]:
     """One turn of a row: the components in bytes, their sum, the measured peak, the moment."""
-    progress(f"turn {turn + 1}: {config['env']['name']}, {config['algo']['name']}")
+    progress(f"turn {turn + 1}: {config.env.name}, {config.algo.name}")
     free = process("whole", config, variables={})
     strict = process("whole", config)
     found = process("counted", config) | process("first_use", config)
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
         for env in options.envs:
             for algo in options.algos:
                 config = composed(f"env={env}", f"algo={algo}", f"results={results}")
-                if config["env"]["warmup"] is not None:
+                if config.env.warmup is not None:
                     make_warmup(config)  # here, so that no measured process makes it
                 subjects[f"{env} {algo}"] = partial(measure, config)
         found = interleaved(subjects, options.repeats)

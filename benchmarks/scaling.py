@@ -32,7 +32,7 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from start_up import Process, fresh
 
-from grpo_bench.config import Config, composed
+from grpo_bench.config import RunConfig, composed
 from grpo_bench.records import run_folder
 from grpo_bench.report.folder import make_tables
 from grpo_bench.report.text.numbers import significant
@@ -158,10 +158,10 @@ def widths(seconds: float) -> Iterator[Growth]:
 # -- runs and records -----------------------------------------------------------------------------
 
 
-def configs(n: int, results: Path) -> list[Config]:
+def configs(n: int, results: Path) -> list[RunConfig]:
     """The runs of a sweep over n seeds."""
     base = composed(*SMALLEST, f"results='{results}'", "device=cpu")
-    return [{**base, "seed": seed} for seed in range(n)]
+    return [base.changed({"seed": seed}) for seed in range(n)]
 
 
 def sweeps(scratch: Path) -> Iterator[Growth]:
@@ -175,9 +175,10 @@ def sweeps(scratch: Path) -> Iterator[Growth]:
         return timed(partial(run_all, runs, n_jobs=1))
 
     @cache
-    def done(n: int) -> list[Config]:
+    def done(n: int) -> list[RunConfig]:
         runs = configs(n, scratch / f"done-{n}")
-        copy(run_folder(first, config), scratch / f"done-{n}", runs)
+        plain = [run.plain for run in runs]
+        copy(run_folder(first, config.plain), scratch / f"done-{n}", plain)
         return runs
 
     def done_runs(n: int, turn: int) -> float:

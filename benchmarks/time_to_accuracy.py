@@ -98,7 +98,7 @@ def configured(overrides: Sequence[str], turn: int) -> Run:
     """A run with the settings of ``conf/``. Its learning rate falls to 0 over the full budget, so
     every algorithm has time to reach the highest accuracy."""
     config = composed("env=vlm", "tuned=none", "budget=full", f"seed={turn}", *overrides)
-    return make_model(config, "cpu"), config["budget"]["transitions"]
+    return make_model(config, "cpu"), config.budget.transitions
 
 
 def as_it_comes(n_envs: int, turn: int) -> Run:

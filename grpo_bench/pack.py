@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig, ListConfig
 
-from grpo_bench.config import CONF
 from grpo_bench.records.archive import METRICS, PROBLEMS, RUNS
 from grpo_bench.records.packing import pack
+from grpo_bench.runs.door import program
 from grpo_bench.runs.stopping import stopping
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="pack")
+@program("pack")
 def main(config: DictConfig) -> None:
     """Pack the records, and say how large the archive is."""
     out = Path(config.results if config.out is None else config.out)

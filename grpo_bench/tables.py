@@ -14,12 +14,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 
-from grpo_bench.config import CONF
 from grpo_bench.report.folder import differing, make_tables, write_tables
 from grpo_bench.report.text.screen import print_tables
+from grpo_bench.runs.door import program
 from grpo_bench.runs.stopping import stopping
 
 FLAGS = ("--check", "--html")  # keys that may be written as flags
@@ -50,7 +49,7 @@ def of_records(results: Path, config: DictConfig) -> int:
     return 0
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="tables")
+@program("tables")
 def main(config: DictConfig) -> None:
     """Make, write and print the tables; or check them."""
     try:

@@ -9,12 +9,12 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import psutil
 import torch
 
+from grpo_bench.config import LanguageConfig, from_plain
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.meter.memory import peak_bytes
@@ -31,13 +31,13 @@ class Measured:
     tokens: float  # of a completion, mean of the last step
 
 
-def take_steps(config: dict[str, Any], device: str) -> Measured:
+def take_steps(config: LanguageConfig, device: str) -> Measured:
     """Collect and update ``STEPS`` times.
 
     In each group the first completion is paid, whatever it says: a group without spread would not
     be learned from, and a random model says nothing right.
     """
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(config.threads)
     trainer = make_trainer(config, device)
     for _ in range(STEPS):
         start = time.perf_counter()
@@ -79,4 +79,6 @@ def report() -> None:
     asked = json.load(sys.stdin)
     if asked["limit"] is not None:
         limit_memory(asked["limit"], asked["device"])
-    print(json.dumps(asdict(take_steps(asked["config"], asked["device"]))))
+    config = from_plain(asked["config"])
+    assert isinstance(config, LanguageConfig)
+    print(json.dumps(asdict(take_steps(config, asked["device"]))))

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from grpo_bench.config import LanguageConfig
 from grpo_bench.lm import generation
 from grpo_bench.lm.completions import Completions, group_tokens, pad_prompts
 from grpo_bench.lm.models import stored_dtype
@@ -37,8 +38,6 @@ from grpo_bench.lm.trainer import Trainer
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.tensors import Composition, LiveBytes, make_fake
 from grpo_envs.task import Outcome
-
-Config = dict[str, Any]
 
 COMPONENTS = (  # in the order of tables
     *("process", "file", "weights", "reference", "critic", "gradients", "optimizer"),
@@ -95,7 +94,7 @@ class Prediction:
         return replace(self, moments=moments)
 
 
-def predict(config: Config, device: str = "cpu") -> Prediction:
+def predict(config: LanguageConfig, device: str = "cpu") -> Prediction:
     """The peak of a step of a resolved configuration, but for the process.
 
     Args:
@@ -104,9 +103,9 @@ def predict(config: Config, device: str = "cpu") -> Prediction:
     Raises:
         ValueError: as ``make_trainer``.
     """
-    eight_bit = config["model"]["optimizer"] == "adamw_8bit"
+    eight_bit = config.model.optimizer == "adamw_8bit"
     if eight_bit:  # needs a card to be made
-        config = {**config, "model": config["model"] | {"optimizer": "adamw_plain"}}
+        config = config.changed({"model.optimizer": "adamw_plain"})
     networks = make_networks(config, "meta")
     make_fake(_modules(networks))
     live = LiveBytes(_namer(networks))
@@ -271,10 +270,10 @@ def _tensors(completions: Completions) -> list[Tensor]:
     return [completions.ids, completions.length, completions.logp, completions.truncated]
 
 
-def _file_bytes(config: Config, networks: Networks) -> int:
+def _file_bytes(config: LanguageConfig, networks: Networks) -> int:
     """Of a file that is mapped while its weights are read and turned into another type. (Those of
     the same type are the file's pages themselves.)"""
-    stored = stored_dtype(config["model"]["source"])
+    stored = stored_dtype(config.model.source)
     if stored is None or stored == networks.lm.model.dtype:
         return 0
     frozen = {id(w): w for w in networks.lm.model.parameters()}

@@ -6,12 +6,12 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import Parameter
 
+from grpo_bench.config import LanguageConfig
 from grpo_bench.lm.evaluation import Evaluation, evaluate
 from grpo_bench.lm.optimizer import local
 from grpo_bench.lm.parallel import World
@@ -31,20 +31,20 @@ from grpo_bench.records import TRAINING, Run
 from grpo_envs.task import Split
 
 SAMPLE = 24  # characters of a completion that progress shows
-News = Callable[[str, float, float], None]  # as ``grpo_bench.runs.job.News``
+Progress = Callable[[str, float, float], None]  # as ``grpo_bench.runs.job.Progress``
 
 
-def learn(run: Run, config: dict[str, Any], device: str, news: News, world: World) -> None:
-    """Train the model of a claimed run, and write its record: what every run has, and
-    ``completions.jsonl``, some answers of each evaluation; with ``model.save`` the trained model in
-    ``checkpoint``."""
+def learn(run: Run, config: LanguageConfig, device: str, progress: Progress, world: World) -> None:
+    """Train the model of a claimed run, and write its record. In addition to the files of every
+    run it has ``completions.jsonl``, some answers of each evaluation; with ``model.save`` also the
+    trained model, in ``checkpoint``."""
     phases = Phases(device)
     with phases("setup"):
         trainer = make_trainer(config, device, world, phases)
     if world.size > 1:
         run.extra["processes"] = world.size
     recorder = LanguageRecorder(run, trainer, config)
-    total, evaluations = (config["budget"][name] for name in ("transitions", "evaluations"))
+    total, evaluations = config.budget.transitions, config.budget.evaluations
     try:
         recorder.start()
         while recorder.tokens < total:
@@ -54,7 +54,7 @@ def learn(run: Run, config: dict[str, Any], device: str, news: News, world: Worl
             rollout = trainer.collect()
             recorder.tokens += int(world.gather(torch.tensor([rollout.tokens])).sum())
             recorder.log(trainer.update(rollout, remaining=1.0 - share))
-            news(stage(rollout), min(recorder.tokens / total, 1.0), recorder.success)
+            progress(stage(rollout), min(recorder.tokens / total, 1.0), recorder.success)
     finally:
         if trainer.doctor.findings:
             run.extra["findings"] = list(trainer.doctor.findings.values())
@@ -71,17 +71,17 @@ def stage(rollout: Rollout) -> str:
 
 
 class LanguageRecorder:
-    """What ``Recorder`` is in the Gym track: metrics, evaluations, time and memory. A transition is
+    """As ``Recorder`` in the Gym track: metrics, evaluations, time and memory. A transition is
     a token.
 
     Time counts by phase (see ``Trainer``), and evaluations apart.
     """
 
-    def __init__(self, run: Run, trainer: Trainer, config: dict[str, Any]) -> None:
-        self.run, self.trainer, self.env = run, trainer, config["env"]
-        self.split: Split = config["budget"]["split"]
-        self.test: bool = config["budget"]["test"]
-        self.save = config["model"]["save"]
+    def __init__(self, run: Run, trainer: Trainer, config: LanguageConfig) -> None:
+        self.run, self.trainer, self.env = run, trainer, config.env
+        self.split = config.budget.split
+        self.test = config.budget.test
+        self.save = config.model.save
         self.phases = trainer.phases
         self.device = trainer.lm.model.device
         self.tokens = 0
@@ -110,7 +110,7 @@ class LanguageRecorder:
             self.evaluated += 1
             self.run.flush()
         else:
-            sampled = self._answers(split, self.env["generation"]["temperature"])
+            sampled = self._answers(split, self.env.generation.temperature)
             self._record(f"{split}_sampled", sampled)
 
     def finish(self) -> None:
@@ -155,7 +155,7 @@ class LanguageRecorder:
                 split,
                 max_new_tokens=trainer.max_new_tokens,
                 temperature=temperature,
-                batch_size=self.env["evaluation"]["batch_size"],
+                batch_size=self.env.evaluation.batch_size,
                 world=trainer.world,
             )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from grpo_bench.config.schema import LanguageConfig, LoraConfig
 from grpo_bench.grpo.choices import check_choice
 from grpo_bench.grpo.seeds import integer_seed
 from grpo_bench.lm.critics import Critic, make_critic
@@ -12,7 +13,7 @@ from grpo_bench.lm.lora import Lora, Reference
 from grpo_bench.lm.models import LanguageModel, check_source, load_model
 from grpo_bench.lm.optimizer import OPTIMIZERS
 from grpo_bench.lm.parallel import World
-from grpo_bench.lm.settings import settings_of
+from grpo_bench.lm.settings import Settings, settings_of
 from grpo_bench.lm.sharding import check_sharded, shard_all
 from grpo_bench.lm.tasks import TextTask, task_of
 from grpo_bench.lm.torchrun import n_processes
@@ -20,11 +21,12 @@ from grpo_bench.lm.trainer import Trainer
 from grpo_bench.lm.vllm_backend import check_backend
 from grpo_bench.meter.clock import Phases
 
-Config = dict[str, Any]
-
 
 def make_trainer(
-    config: Config, device: str = "cpu", world: World | None = None, phases: Phases | None = None
+    config: LanguageConfig,
+    device: str = "cpu",
+    world: World | None = None,
+    phases: Phases | None = None,
 ) -> Trainer:
     """The trainer of a resolved configuration.
 
@@ -34,7 +36,7 @@ def make_trainer(
     networks = make_networks(config, device)
     world = World() if world is None else world
     world.check_equal(networks.lm.model.parameters())
-    if config["model"]["sharded"]:
+    if config.model.sharded:
         shard_all(networks.lm.model, networks.reference, networks.critic, world)
     return with_networks(networks, config, world, phases)
 
@@ -47,18 +49,17 @@ class Networks(NamedTuple):
     critic: Critic | None
 
 
-def make_networks(config: Config, device: str) -> Networks:
+def make_networks(config: LanguageConfig, device: str) -> Networks:
     """The networks of a resolved configuration. On the device ``meta`` they have shapes only."""
-    model, env = config["model"], config["env"]
-    settings = settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
-    lora = lora_of(model)
-    weights_seed = integer_seed(config["seed"], "policy")
+    model, settings = config.model, settings_from(config)
+    lora = lora_of(model.lora)
+    weights_seed = integer_seed(config.seed, "policy")
     lm = load_model(
-        model["source"],
-        dtype=model["dtype"],
+        model.source,
+        dtype=model.dtype,
         device=device,
         lora=lora,
-        gradient_checkpointing=model["gradient_checkpointing"],
+        gradient_checkpointing=model.gradient_checkpointing,
         seed=weights_seed,
     )
     reference = None if settings.kl == "none" else Reference(lm.model)
@@ -70,45 +71,52 @@ def make_networks(config: Config, device: str) -> Networks:
 
 
 def with_networks(
-    networks: Networks, config: Config, world: World | None = None, phases: Phases | None = None
+    networks: Networks,
+    config: LanguageConfig,
+    world: World | None = None,
+    phases: Phases | None = None,
 ) -> Trainer:
     """The trainer of networks that were made for this configuration."""
-    env = config["env"]
     return Trainer(
         networks.lm,
-        TextTask(env, networks.lm),
-        settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"]),
-        env,
-        optimizer=config["model"]["optimizer"],
+        TextTask(config.env, networks.lm),
+        settings_from(config),
+        config.env,
+        optimizer=config.model.optimizer,
         critic=networks.critic,
         reference=networks.reference,
-        seed=config["seed"],
+        seed=config.seed,
         world=world,
         phases=phases,
     )
 
 
-def check_config(config: Config) -> None:
+def check_config(config: LanguageConfig) -> None:
     """What can be seen without loading the model.
 
     Raises:
         ValueError: as ``make_trainer``.
     """
-    model, env = config["model"], config["env"]
-    settings = settings_of(config["algo"], env["train"], env["generation"]["max_new_tokens"])
+    model, env, settings = config.model, config.env, settings_from(config)
     ranks = World(size=n_processes())
-    ranks.check_parts(env["train"]["episodes"] // settings.group_size, settings.minibatches)
-    if model["sharded"]:
+    ranks.check_parts(env.train.episodes // settings.group_size, settings.minibatches)
+    if model.sharded:
         check_sharded(ranks)
-    check_backend(env["generation"]["backend"], ranks)
-    check_source(model["source"], model["dtype"])
-    check_choice("model.optimizer", model["optimizer"], OPTIMIZERS)
+    check_backend(env.generation.backend, ranks)
+    check_source(model.source, model.dtype)
+    check_choice("model.optimizer", model.optimizer, OPTIMIZERS)
     task = task_of(env)
-    task.chats(task.problem_ids("train")[:1], env["examples"])
+    task.chats(task.problem_ids("train")[:1], env.examples)
 
 
-def lora_of(model: Config) -> Lora:
-    """The adapters of a ``model`` group."""
-    targets = model["lora"]["target_modules"]
+def settings_from(config: LanguageConfig) -> Settings:
+    """The settings of the update."""
+    env = config.env
+    return settings_of(config.algo.keywords(), vars(env.train), env.generation.max_new_tokens)
+
+
+def lora_of(config: LoraConfig) -> Lora:
+    """The adapters of a configuration."""
+    targets = config.target_modules
     named = targets if isinstance(targets, str) else tuple(targets)
-    return Lora(model["lora"]["rank"], model["lora"]["alpha"], named)
+    return Lora(config.rank, config.alpha, named)

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from grpo_bench.config.schema import EnvConfig, TextEnvConfig
 from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.models import LanguageModel
 from grpo_envs.task import IntArray, Outcome, Split, Task
@@ -18,16 +19,16 @@ class TextTask:
     """A task as this model reads and answers it.
 
     Args:
-        env: the ``env`` group of a configuration.
-        lm: whose tokenizer and chat template are used.
+        env: the environment.
+        lm: its tokenizer and chat template are used.
 
     Raises:
         ValueError: the model has no chat template, or the task not so many examples.
     """
 
-    def __init__(self, env: dict[str, Any], lm: LanguageModel) -> None:
+    def __init__(self, env: TextEnvConfig, lm: LanguageModel) -> None:
         self.task = task_of(env)
-        self.examples: int = env["examples"]
+        self.examples = env.examples
         self.tokenizer: Any = lm.tokenizer
         if self.tokenizer.chat_template is None:
             raise ValueError("model: its tokenizer has no chat template, expected a chat model")
@@ -68,8 +69,8 @@ class TextTask:
         return self.task.problem_ids(split)
 
 
-def task_of(env: dict[str, Any]) -> Task:
-    """The task of an ``env`` group."""
-    vector = gym.make_vec(env["id"], 1, **env["kwargs"])
+def task_of(env: EnvConfig) -> Task:
+    """The task of an environment."""
+    vector = gym.make_vec(env.id, 1, **env.kwargs)
     task: Task = vector.unwrapped.task  # type: ignore[attr-defined]
     return task

@@ -1,9 +1,10 @@
-"""What ``torchrun`` says of a process in the environment, before torch is imported."""
+"""What ``torchrun`` passes to a process in the environment, read without torch."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+
+from grpo_bench.config import LanguageConfig, RunConfig
 
 
 def rank() -> int:
@@ -16,7 +17,7 @@ def n_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def check_processes(config: dict[str, Any]) -> None:
-    """Raises ValueError where several would train what is for one: all but language models."""
-    if n_processes() > 1 and "model" not in config:
+def check_processes(config: RunConfig) -> None:
+    """Raises ValueError for several processes, unless they train a language model."""
+    if n_processes() > 1 and not isinstance(config, LanguageConfig):
         raise ValueError("torchrun is for language models: expected one, or plain python")

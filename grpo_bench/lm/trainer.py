@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from grpo_bench.config.schema import TextEnvConfig
 from grpo_bench.grpo.doctor import Doctor
 from grpo_bench.grpo.kl import sample_term
 from grpo_bench.grpo.loss import ValueLoss, step_loss, value_loss
@@ -43,8 +43,6 @@ from grpo_bench.lm.tasks import TextTask
 from grpo_bench.lm.vllm_backend import generator_of
 from grpo_bench.meter.clock import Phases
 
-Config = dict[str, Any]
-
 
 class Trainer:
     """Trains a policy, one iteration at a time.
@@ -53,7 +51,7 @@ class Trainer:
         lm: the policy.
         task: the problems and their scores.
         settings: of the algorithm.
-        env: the ``env`` group of the configuration: generation and batches.
+        env: the environment, with its generation and its batches.
         optimizer: a name in ``optimizer.OPTIMIZERS``.
         critic: of PPO; see ``critics.make_critic``.
         reference: if ``settings.kl`` needs one.
@@ -72,7 +70,7 @@ class Trainer:
         lm: LanguageModel,
         task: TextTask,
         settings: Settings,
-        env: Config,
+        env: TextEnvConfig,
         *,
         optimizer: str = "adamw",
         critic: Critic | None = None,
@@ -89,18 +87,18 @@ class Trainer:
                 "different numbers of groups: expected 0"
             )
         self.lm, self.task, self.settings = lm, task, settings
-        self.generate = generator_of(env["generation"].get("backend", "native"), lm)
+        self.generate = generator_of(env.generation.backend, lm)
         self.critic, self.reference = critic, reference
         self.world = World() if world is None else world
         self.phases = Phases(lm.model.device) if phases is None else phases
         self.doctor = Doctor()
-        self.n_problems = env["train"]["episodes"] // settings.group_size
+        self.n_problems = env.train.episodes // settings.group_size
         self.world.check_parts(self.n_problems, settings.minibatches)
-        self.max_tokens: int = env["train"]["max_tokens"]
-        self.max_new_tokens: int = env["generation"]["max_new_tokens"]
+        self.max_tokens = env.train.max_tokens
+        self.max_new_tokens = env.generation.max_new_tokens
         self._check_group_fits()
-        self.temperature: float = env["generation"]["temperature"]
-        self.shuffled: bool = env.get("shuffled_rewards", False)
+        self.temperature = env.generation.temperature
+        self.shuffled = env.shuffled_rewards
         self.parameters = [p for p in lm.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(optimizer, self.parameters, settings.learning_rate)
         self.critic_optimizer = None

@@ -1,4 +1,4 @@
-"""What a run or a sweep shows while it works: bars on a terminal, elsewhere a line now and then."""
+"""The progress of a run or a sweep: bars on a terminal, elsewhere a line from time to time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ REFRESH = 0.2  # seconds between two pictures of a bar that is drawn by the run 
 
 
 def make_bars(console: Console, auto_refresh: bool = True) -> Progress:
-    """Bars with a field ``news``, 79 columns or less for the names that we have; nothing unless
-    the console is a terminal. News is shown as it stands: of a language model it has what that
-    wrote, and rich would take ``[/INST]`` for an end of something that has not begun."""
+    """Bars with a field ``status``, at most 79 columns wide with our names; none unless the console
+    is a terminal. A status is not markup: it may quote a language model, and rich would take
+    ``[/INST]`` for a closing tag."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=12),
-        TextColumn("{task.percentage:>3.0f} %  {task.fields[news]}", markup=False),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[status]}", markup=False),
         TimeElapsedColumn(),
         console=console,
         auto_refresh=auto_refresh,
@@ -28,20 +28,20 @@ def make_bars(console: Console, auto_refresh: bool = True) -> Progress:
     )
 
 
-def as_news(stage: str, success: float) -> str:
-    """What a run is doing, and how well it last did, if that is known."""
+def as_status(stage: str, success: float) -> str:
+    """The stage of a run, and its latest success rate if there is one."""
     return stage if math.isnan(success) else f"{stage}, {success:.3f} right"
 
 
 class OneRun:
-    """The progress of a run in this process: drawn when the run tells of it, by no thread, so that
-    it costs nothing of the time that is measured."""
+    """The progress of a run in this process. The run draws it, not a thread, so that it takes no
+    time from training."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.console = Console(highlight=False)
         self.bars = make_bars(self.console, auto_refresh=False)
-        self.bar: TaskID = self.bars.add_task(name, total=1.0, news="starts")
+        self.bar: TaskID = self.bars.add_task(name, total=1.0, status="starts")
         self.last = time.monotonic()
 
     def __enter__(self) -> OneRun:
@@ -52,14 +52,14 @@ class OneRun:
         self.bars.stop()
 
     def show(self, stage: str, share: float, success: float) -> None:
-        """As ``grpo_bench.runs.job.News``."""
-        news = as_news(stage, success)
-        self.bars.update(self.bar, completed=share, news=news)
+        """As ``grpo_bench.runs.job.Progress``."""
+        status = as_status(stage, success)
+        self.bars.update(self.bar, completed=share, status=status)
         if time.monotonic() - self.last < (SIGN_OF_LIFE if self.bars.disable else REFRESH):
             return
         self.last = time.monotonic()
         if self.bars.disable:
-            line = f"{self.name}: {100 * share:.0f} %, {news}"
+            line = f"{self.name}: {100 * share:.0f} %, {status}"
             self.console.print(line, markup=False, soft_wrap=True)
         else:
             self.bars.refresh()

@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
@@ -14,10 +14,12 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule, get_device
 
-from grpo_bench.config import Config
+from grpo_bench.config import GymConfig, LanguageConfig, RunConfig
+from grpo_bench.config.schema import EnvConfig, GymTrainConfig
 from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.grpo.choices import check_choice
 from grpo_bench.grpo.seeds import integer_seed, stream
+from grpo_bench.grpo.settings import Settings
 from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import reset_peak
@@ -33,55 +35,57 @@ from grpo_envs.task import Task
 if TYPE_CHECKING:
     from grpo_bench.lm.parallel import World
 
-# Told the stage, the share of it that is done, and the latest success rate of an evaluation.
-News = Callable[[str, float, float], None]
+# Called with the stage, the share of it that is done, and the latest success rate.
+Progress = Callable[[str, float, float], None]
 Weights = dict[str, dict[str, torch.Tensor]]  # state dicts, as ``load_actor`` takes them
 
 
-def nobody(stage: str, share: float, success: float) -> None:
-    """The News of a run that nobody watches."""
+def ignore_progress(stage: str, share: float, success: float) -> None:
+    """Show no progress."""
 
 
-def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
-    """Carry out the run of a resolved configuration, unless it is ok already or going on
-    elsewhere.
+def execute(config: RunConfig, progress: Progress = ignore_progress, concurrency: int = 1) -> Path:
+    """Execute a run, unless its record is ok or another process executes it.
 
     Returns:
         The folder of its record. An exception is in the record before it is raised.
     """
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(config.threads)
     reset_peak()
-    device = device_of(config["device"])
+    device = device_of(config.device)
     world = world_of(config, device)
-    folder = plan(Path(config["results"]), config)
-    seeds = {name: integer_seed(config["seed"], name) for name in ("policy", "environment")}
-    run = claim(folder, config, seeds=seeds, provenance=provenance(device), concurrency=concurrency)
+    folder = plan(Path(config.results), config.plain)
+    seeds = {name: integer_seed(config.seed, name) for name in ("policy", "environment")}
+    found = provenance(device)
+    run = claim(folder, config.plain, seeds=seeds, provenance=found, concurrency=concurrency)
     if run is None if world is None else world.most(run is None):  # all of them, or none
         return folder
     assert run is not None
     with run:
         run.sinks = sinks(config, folder)
-        if world is not None:
+        if isinstance(config, LanguageConfig):
             from grpo_bench.lm.run import learn  # transformers: seconds, and an extra
 
-            learn(run, config, device, news, world)
+            assert world is not None
+            learn(run, config, device, progress, world)
             return folder
+        assert isinstance(config, GymConfig)
         phases = Phases(device)
         with phases("setup"):
             model = make_model(config, device)
-            task = task_of(config["env"])
+            task = task_of(config.env)
         extra = {"task/random_score": task.random_score, "task/oracle_score": task.oracle_score}
-        if config["env"]["warmup"] is not None:
-            extra["time/warmup_seconds"] = warm_up(model, task, config, news)
+        if config.env.warmup is not None:
+            extra["time/warmup_seconds"] = warm_up(model, task, config, progress)
         recorder = Recorder(
             run,
-            config["env"],
-            config["budget"],
+            config.env,
+            config.budget,
             phases,
-            lambda share, success: news("training", share, success),
+            lambda share, success: progress("training", share, success),
         )
         try:
-            model.learn(config["budget"]["transitions"], callback=recorder, log_interval=1)
+            model.learn(config.budget.transitions, callback=recorder, log_interval=1)
         finally:
             if isinstance(model, GRPO) and model.doctor.findings:
                 run.extra["findings"] = list(model.doctor.findings.values())
@@ -91,45 +95,46 @@ def execute(config: Config, news: News = nobody, concurrency: int = 1) -> Path:
     return folder
 
 
-def world_of(config: Config, device: str) -> World | None:
-    """The processes that train a language model together, of which this is one; None in the Gym
-    track, which has one process."""
-    if "model" not in config:
+def world_of(config: RunConfig, device: str) -> World | None:
+    """The processes that train a language model together; None in the Gym track, where each run
+    has one process."""
+    if not isinstance(config, LanguageConfig):
         return None
-    from grpo_bench.lm.parallel import World  # what it imports, no other run needs
+    from grpo_bench.lm.parallel import World  # imports torch.distributed
 
     return World.here(device)
 
 
-def check(config: Config) -> None:
+def check(config: RunConfig) -> None:
     """Make the model of a configuration, untrained, to see that it can be made.
 
     Raises:
         ValueError: names what is wrong with the configuration.
     """
-    device_of(config["device"])
+    device_of(config.device)
     check_installed(config)
-    who = f"env={config['env']['name']} algo={config['algo']['name']}"
+    who = f"env={config.env.name} algo={config.algo.name}"
     try:
-        if "model" in config:
+        if isinstance(config, LanguageConfig):
             from grpo_bench.lm.setup import check_config
 
             check_config(config)
             return
+        assert isinstance(config, GymConfig)
         make_model(config, "cpu")
-        if config["env"]["warmup"] is not None:
-            check_warmup(task_of(config["env"]), config["env"])
+        if config.env.warmup is not None:
+            check_warmup(task_of(config.env), config.env)
     except (AssertionError, MemoryError, TypeError, ValueError, gym.error.Error) as error:
         raise ValueError(f"{who}: {error or type(error).__name__}") from error
 
 
-def check_installed(config: Config) -> None:
-    """Raises ValueError where something is asked for that needs a package which is not there:
-    a language model, TensorBoard, Weights & Biases."""
+def check_installed(config: RunConfig) -> None:
+    """Raises ValueError where a language model, TensorBoard or Weights & Biases needs a package
+    that is not installed."""
     check_exports(config)
-    if "model" in config and importlib.util.find_spec("transformers") is None:
+    if isinstance(config, LanguageConfig) and importlib.util.find_spec("transformers") is None:
         raise ValueError(
-            f"model={config['model']['name']}: needs transformers; in a checkout of grpo-bench: "
+            f"model={config.model.name}: needs transformers; in a checkout of grpo-bench: "
             "pip install -c constraints.txt '.[lm]'"
         )
 
@@ -138,7 +143,7 @@ def device_of(name: str) -> str:
     """Where to train, for torch: ``auto`` is the first CUDA card, or the CPU if there is none.
 
     Raises:
-        ValueError: there is no such device here. (SB3 would take the CPU instead.)
+        ValueError: this machine has no such device. (SB3 would take the CPU instead.)
     """
     expected = f"device={name}: expected auto, cpu, cuda or cuda:<n>"
     try:
@@ -151,49 +156,50 @@ def device_of(name: str) -> str:
     return str(device)
 
 
-def make_model(config: Config, device: str) -> BaseAlgorithm:
+def make_model(config: GymConfig, device: str) -> BaseAlgorithm:
     """The algorithm of a configuration on its environment, untrained."""
-    env, train, algo = config["env"], config["env"]["train"], dict(config["algo"])
-    kind, minibatches, rate = (algo.pop(key) for key in ("kind", "minibatches", "learning_rate"))
-    del algo["name"]
+    env, train, kind = config.env, config.env.train, config.algo.kind
+    minibatches = config.algo.minibatches
+    options = {**config.algo.options, "n_epochs": config.algo.n_epochs}
     check_choice("algo.kind", kind, ("grpo", *KINDS))
     is_grpo = kind == "grpo"
-    check_minibatches(train, algo["group_size"] if is_grpo else None, minibatches)
+    group_size = options.get("group_size", Settings.group_size)
+    check_minibatches(train, group_size if is_grpo else None, minibatches)
     # GRPO starts its episodes itself; SB3's algorithms want them restarted
     mode = AutoresetMode.DISABLED if is_grpo else AutoresetMode.SAME_STEP
-    vector = gym.make_vec(env["id"], train["episodes"], autoreset_mode=mode, **env["kwargs"])
-    common = {
-        "policy": env["policy"],
-        "learning_rate": LinearSchedule(rate, 0.0, 1.0),
-        "policy_kwargs": policy_kwargs(env["network"]),
-        "stats_window_size": train["episodes"],
-        "seed": integer_seed(config["seed"], "policy"),
+    vector = gym.make_vec(env.id, train.episodes, autoreset_mode=mode, **env.kwargs)
+    common: dict[str, Any] = {
+        "policy": env.policy,
+        "learning_rate": LinearSchedule(config.algo.learning_rate, 0.0, 1.0),
+        "policy_kwargs": policy_kwargs(env.network),
+        "stats_window_size": train.episodes,
+        "seed": integer_seed(config.seed, "policy"),
         "device": device,
     }
     if is_grpo:
-        if algo.get("aggregation") == "constant_length":
-            algo.setdefault("max_len", vector.unwrapped.task.max_steps)  # type: ignore[attr-defined]
+        if options.get("aggregation") == "constant_length":
+            options.setdefault("max_len", vector.unwrapped.task.max_steps)  # type: ignore[attr-defined]
         batches = {
-            "n_problems": train["episodes"] // algo["group_size"],
-            "batch_size": train["episodes"] // minibatches,
+            "n_problems": train.episodes // group_size,
+            "batch_size": train.episodes // minibatches,
         }
-        model: BaseAlgorithm = GRPO(env=vector, **common, **batches, **algo)
+        model: BaseAlgorithm = GRPO(env=vector, **common, **batches, **options)
     else:
-        steps = {"n_steps": train["n_steps"], "n_minibatches": minibatches}
-        model = make_baseline(kind, VectorEnvAdapter(vector), **common, **steps, **algo)
+        steps: dict[str, Any] = {"n_steps": train.n_steps, "n_minibatches": minibatches}
+        model = make_baseline(kind, VectorEnvAdapter(vector), **common, **steps, **options)
     assert model.env is not None
-    seed_sub_environments(model.env, stream(config["seed"], "environment"))
+    seed_sub_environments(model.env, stream(config.seed, "environment"))
     return model
 
 
-def check_minibatches(train: Config, group_size: int | None, minibatches: int) -> None:
-    """Raises ValueError where an iteration does not come apart into equal minibatches: SB3 would
-    train on a remainder, and the algorithms would no longer be matched."""
-    units, what = train["episodes"] * train["n_steps"], "transitions"
+def check_minibatches(train: GymTrainConfig, group_size: int | None, minibatches: int) -> None:
+    """Raises ValueError where the minibatches of an iteration would differ in size: SB3 would train
+    on a remainder, and the algorithms would no longer be matched."""
+    units, what = train.episodes * train.n_steps, "transitions"
     if group_size:
-        if train["episodes"] % group_size:
-            return  # GRPO says what is wrong with that
-        units, what = train["episodes"] // group_size, "groups"
+        if train.episodes % group_size:
+            return  # GRPO names this error
+        units, what = train.episodes // group_size, "groups"
     if units % minibatches:
         raise ValueError(
             f"algo.minibatches={minibatches}: expected a divisor of the {units} {what} of an "
@@ -201,25 +207,26 @@ def check_minibatches(train: Config, group_size: int | None, minibatches: int) -
         )
 
 
-def warm_up(model: BaseAlgorithm, task: Task, config: Config, news: News) -> float:
+def warm_up(model: BaseAlgorithm, task: Task, config: GymConfig, progress: Progress) -> float:
     """Start from the warmed-up actor; the seconds that it cost, now or when it was made."""
-    weights, seconds = warmup_of(task, config, news)
+    weights, seconds = warmup_of(task, config, progress)
     load_actor(model.policy, weights)
     return seconds
 
 
-def make_warmup(config: Config, news: News = nobody) -> None:
-    """Make the warm-up of a configuration, unless it is there, where its runs will find it."""
-    torch.set_num_threads(config["threads"])
-    warmup_of(task_of(config["env"]), config, news)
+def make_warmup(config: RunConfig, progress: Progress = ignore_progress) -> None:
+    """Make the warm-up of a configuration, unless it exists, where its runs will find it."""
+    assert isinstance(config, GymConfig)
+    torch.set_num_threads(config.threads)
+    warmup_of(task_of(config.env), config, progress)
 
 
-def warmup_of(task: Task, config: Config, news: News) -> tuple[Weights, float]:
-    """As ``warmed_up``, from the cache of the results that the run belongs to."""
-    cache = Path(config["results"]) / "warmup"
-    return warmed_up(task, config["env"], cache, lambda share: news("warm-up", share, math.nan))
+def warmup_of(task: Task, config: GymConfig, progress: Progress) -> tuple[Weights, float]:
+    """As ``warmed_up``, from the cache in the folder of results."""
+    cache = Path(config.results) / "warmup"
+    return warmed_up(task, config.env, cache, lambda share: progress("warm-up", share, math.nan))
 
 
-def task_of(env: Config) -> Task:
-    """The task of an ``env`` configuration."""
-    return gym.make_vec(env["id"], 1, **env["kwargs"]).unwrapped.task  # type: ignore[attr-defined]
+def task_of(env: EnvConfig) -> Task:
+    """The task of an environment."""
+    return gym.make_vec(env.id, 1, **env.kwargs).unwrapped.task  # type: ignore[attr-defined]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from grpo_bench.config import check_tuned, resolved
+from grpo_bench.config import resolved
+from grpo_bench.config.resolve import print_tuned, tuned_file
 from grpo_bench.lm.torchrun import n_processes
 
 
 class ProcessLauncher(Launcher):
-    """Composes and checks all configurations before the first run starts; a run that fails, is
-    killed or calls ``sys.exit`` ends itself alone."""
+    """Composes and checks all configurations before the first run starts. A run that fails, is
+    killed or calls ``sys.exit`` does not end the others."""
 
     def __init__(self, n_jobs: int | None = None) -> None:
         self.n_jobs = n_jobs
@@ -26,9 +28,9 @@ class ProcessLauncher(Launcher):
         from grpo_bench.runs.processes import start_server
 
         if n_processes() > 1:
-            raise SystemExit("torchrun starts the processes of one run: expected no -m beside it")
+            raise SystemExit("torchrun starts the processes of one run: expected no -m")
         self.hydra_context, self.config = hydra_context, config
-        start_server(config.threads)  # beside it Hydra composes the runs, twice
+        start_server(config.threads)  # meanwhile Hydra composes the runs, twice
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -36,7 +38,9 @@ class ProcessLauncher(Launcher):
         from grpo_bench.runs.sweep import run_all
 
         try:
-            configs = [self._compose(overrides) for overrides in job_overrides]
+            composed = [self._compose(overrides) for overrides in job_overrides]
+            configs = [config for config, _ in composed]
+            print_tuned(tuned for _, tuned in composed)
             outcomes = run_all([resolved(config) for config in configs], self.n_jobs)
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
@@ -51,10 +55,10 @@ class ProcessLauncher(Launcher):
             returns.append(job)
         return returns
 
-    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+    def _compose(self, overrides: Sequence[str]) -> tuple[DictConfig, Path | None]:
         loader = self.hydra_context.config_loader
         config = loader.load_sweep_config(self.config, list(overrides))
-        check_tuned(config.hydra.runtime.choices)
+        tuned = tuned_file(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
-        return config
+        return config, tuned

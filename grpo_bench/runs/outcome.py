@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from grpo_bench.config import Config
+from grpo_bench.config import LanguageConfig, RunConfig
 from grpo_bench.records import TRAINING, holder, read_manifest
 from grpo_bench.records.store import last_line
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the record of a run says of its end."""
+    """The end of a run, as its record has it."""
 
     folder: Path
-    config: Config
+    config: RunConfig
     status: str
     reason: str  # in one line; "" if it is ok
     score: float  # success on the split of its budget at the end; NaN if there is none
@@ -28,28 +28,23 @@ class Outcome:
 
     def line(self) -> str:
         """One line about it."""
-        name = run_name(self.config)
+        name = self.config.name
         if self.status != "ok":
             return f"{name}: {self.status}{self.reason and f' ({self.reason})'}, see {self.folder}"
         n = len(self.findings)
         found = f", {n} finding{'s' * (n > 1)}: {', '.join(self.findings)}" if n else ""
-        if "model" in self.config:
+        if isinstance(self.config, LanguageConfig):
             rate = f"{self.speed:,.0f} tokens/s"
         else:
             rate = f"{self.speed / 1e3:,.1f} thousand transitions/s"
-        split = self.config["budget"]["split"]
+        split = self.config.budget.split
         return (
             f"{name}: {self.score:.3f} right on {split}, {self.seconds:.1f} s of training, "
             f"{rate}{found}"
         )
 
 
-def run_name(config: Config) -> str:
-    """A run's name for people: environment, algorithm and seed."""
-    return f"{config['env']['name']} {config['algo']['name']} seed={config['seed']}"
-
-
-def outcome(folder: Path, config: Config) -> Outcome:
+def outcome(folder: Path, config: RunConfig) -> Outcome:
     """Read how a run ended, or that it has not.
 
     Raises:
@@ -70,7 +65,7 @@ def outcome(folder: Path, config: Config) -> Outcome:
         last = dict(zip(metrics["metric"], metrics["value"], strict=True))
     phases = [f"time/{phase}_seconds" for phase in TRAINING]
     seconds = [last[phase] for phase in phases if phase in last] or [math.nan]
-    score = last.get(f"eval/{config['budget']['split']}/success", math.nan)
+    score = last.get(f"eval/{config.budget.split}/success", math.nan)
     speed = last.get("time/transitions_per_second", math.nan)
     findings = [text.partition(":")[0] for text in manifest.extra.get("findings", [])]
     return Outcome(folder, config, status, reason, score, sum(seconds), speed, findings)

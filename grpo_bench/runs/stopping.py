@@ -1,4 +1,4 @@
-"""How the programs end when they are stopped."""
+"""What the programs print when they are stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GOES_ON = "Stopped. The same command goes on with what is missing."
 
 
 def stopping(main: Callable[[], Any], message: str = "Stopped.") -> None:
-    """A program that Ctrl-C and SIGTERM end alike: with a message and no traceback."""
+    """Run a program; Ctrl-C and SIGTERM end it with a message and no traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()

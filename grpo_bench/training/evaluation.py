@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ CHUNK = 4096  # episodes side by side: bounds the memory of an evaluation
 
 
 def evaluate(
-    model: BaseAlgorithm, env_id: str, kwargs: dict[str, Any], split: Split
+    model: BaseAlgorithm, env_id: str, kwargs: Mapping[str, Any], split: Split
 ) -> dict[str, np.ndarray]:
     """Greedy episodes on all problems of a split.
 
@@ -28,7 +29,7 @@ def evaluate(
     task = gym.make_vec(env_id, 1, split=split, **kwargs).unwrapped.task  # type: ignore[attr-defined]
     ids = task.problem_ids(split)
     parts = [
-        _play(model, env_id, kwargs | {"split": split}, ids[first : first + CHUNK])
+        _play(model, env_id, {**kwargs, "split": split}, ids[first : first + CHUNK])
         for first in range(0, len(ids), CHUNK)
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

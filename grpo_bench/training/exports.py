@@ -1,5 +1,5 @@
-"""TensorBoard and Weights & Biases beside the record: every number that a run logs goes there under
-its name, while it trains, with all four budgets. The record stays what counts."""
+"""Exports to TensorBoard and Weights & Biases: every number that a run logs, under its name, while
+it trains, with all four budgets. The results are still those of the record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_bench.config import Config
+from grpo_bench.config import RunConfig
 from grpo_bench.records import Sink
 from grpo_bench.records.schema import BUDGETS, Status
 
@@ -18,21 +18,22 @@ FLUSH = 10  # seconds after which TensorBoard sees what is new
 NEEDS = ("tensorboard", "wandb")
 
 
-def check_exports(config: Config) -> None:
+def check_exports(config: RunConfig) -> None:
     """Raises ValueError where an export is asked for whose package is not installed."""
     for name in NEEDS:
-        spec = importlib.util.find_spec(name) if config[name] else None
+        asked = getattr(config, name)
+        spec = importlib.util.find_spec(name) if asked else None
         # Weights & Biases makes a folder of that name, which Python would take for a package.
-        if config[name] and (spec is None or spec.origin is None):
-            raise ValueError(f"{name}={config[name]}: needs {name}, pip install {name}")
+        if asked and (spec is None or spec.origin is None):
+            raise ValueError(f"{name}={asked}: needs {name}, pip install {name}")
 
 
-def sinks(config: Config, folder: Path) -> list[Sink]:
-    """What a run's numbers go to beside its record in ``folder``. One that cannot be opened, such
-    as an account that nobody is logged in to, is a warning: it must not cost the run."""
+def sinks(config: RunConfig, folder: Path) -> list[Sink]:
+    """The exports of a run, in addition to its record in ``folder``. One that cannot be opened, for
+    example without a login, is a warning: it must not stop the run."""
     opened: list[Sink] = []
     for name, open_sink in (("tensorboard", TensorBoard), ("wandb", WeightsAndBiases)):
-        if config[name]:
+        if getattr(config, name):
             try:
                 opened.append(open_sink(config, folder))
             except Exception as error:
@@ -44,7 +45,7 @@ class TensorBoard(Sink):
     """Event files in the run's folder, under ``tensorboard/``: each metric, and the three other
     budgets as ``budget/<name>``, over transitions. They hold 32 bits of a number."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: RunConfig, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter  # a second
 
         self.writer = SummaryWriter(str(folder / "tensorboard"), flush_secs=FLUSH)
@@ -63,15 +64,15 @@ class WeightsAndBiases(Sink):
     """A run of the project that ``wandb`` names. Each metric is drawn over ``budget/transitions``,
     and ``budget/<name>`` of the others is there to choose as another axis."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: RunConfig, folder: Path) -> None:
         import wandb
 
         self.run: Any = wandb.init(
-            project=config["wandb"],
+            project=config.wandb,
             name="/".join(folder.parts[-3:]),
-            config=config,
+            config=config.plain,
             dir=str(folder),
-            reinit="create_new",  # seeds that learn together have a run each
+            reinit="create_new",
         )
         self.run.define_metric("*", step_metric=f"budget/{BUDGETS[0]}")
 

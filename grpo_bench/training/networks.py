@@ -15,6 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
+from grpo_bench.config.schema import NetworkConfig
 from grpo_bench.fast.optimizer import EagerAdam
 from grpo_bench.fast.prefixes import PrefixTree, prefix_tree
 from grpo_bench.grpo.choices import choice
@@ -147,20 +148,17 @@ class Block(nn.Module):
 BODIES: dict[str, type[BaseFeaturesExtractor]] = {"mlp": MLPBody, "transformer": TokenTransformer}
 
 
-def policy_kwargs(network: dict[str, Any]) -> dict[str, Any]:
-    """SB3 ``policy_kwargs`` that make the body of a ``network`` config: its ``body`` is a name in
-    ``BODIES``, the rest are the body's arguments.
+def policy_kwargs(network: NetworkConfig) -> dict[str, Any]:
+    """The ``policy_kwargs`` of SB3 that make this network.
 
     Raises:
         ValueError: unknown body.
     """
-    arguments = dict(network)
-    body = arguments.pop("body")
     return {
         "net_arch": [],
-        "features_extractor_class": choice("network.body", body, BODIES),
-        "features_extractor_kwargs": arguments,
-        "ortho_init": body == "mlp",  # the transformer brings its own initialisation
+        "features_extractor_class": choice("network.body", network.body, BODIES),
+        "features_extractor_kwargs": dict(network.arguments),
+        "ortho_init": network.body == "mlp",  # the transformer brings its own initialisation
         "optimizer_class": EagerAdam,
         "optimizer_kwargs": {"eps": 1e-5, "fused": True},
     }

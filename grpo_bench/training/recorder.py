@@ -12,6 +12,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 
+from grpo_bench.config.schema import BudgetConfig, GymEnvConfig
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import (
     gradient_bytes,
@@ -27,7 +28,7 @@ from grpo_bench.training.baselines import actor_modules
 from grpo_bench.training.evaluation import evaluate
 from grpo_envs.task import Split
 
-# Told the share of the budget that is spent, and the latest success rate of an evaluation.
+# Called with the share of the budget that is spent, and the latest success rate.
 Progress = Callable[[float, float], None]
 # SB3 logs these as well; the record has them in other columns, or only settings in them.
 NOT_RECORDED = ("time/iterations", "time/time_elapsed", "time/total_timesteps", "time/fps")
@@ -41,26 +42,24 @@ class Recorder(BaseCallback):
 
     Args:
         run: the record.
-        env: the ``env`` group of the configuration.
-        budget: the ``budget`` group; its evaluations (see ``schedule``), on its split, do not count
-            the one before training.
+        env: the environment.
+        budget: its evaluations (see ``schedule``), on its split, do not count the one before
+            training.
         phases: the clock, which may have phases from before training.
-        progress: told after every iteration.
+        progress: called after every iteration.
     """
 
     def __init__(
         self,
         run: Run,
-        env: dict[str, Any],
-        budget: dict[str, Any],
+        env: GymEnvConfig,
+        budget: BudgetConfig,
         phases: Phases,
         progress: Progress,
     ) -> None:
         super().__init__()
         self.run, self.env, self.phases, self.progress = run, env, phases, progress
-        self.evaluations, self.split, self.test = (
-            budget[name] for name in ("evaluations", "split", "test")
-        )
+        self.evaluations, self.split, self.test = budget.evaluations, budget.split, budget.test
         self.gradient_steps = 0
         self.evaluated = 0  # evaluations so far
         self.success = math.nan
@@ -105,8 +104,7 @@ class Recorder(BaseCallback):
         self._log_update()
 
     def _log_update(self) -> None:
-        """What SB3's algorithms say of an update they would log after the next rollout, and of the
-        last one never."""
+        """Log an update now: SB3 does so after the next rollout only, so never for the last one."""
         self.model.logger.dump(self.model.num_timesteps)
 
     # -- what they write --------------------------------------------------------------------------
@@ -120,7 +118,7 @@ class Recorder(BaseCallback):
     def evaluate(self, split: Split) -> None:
         """Play all problems of the split, and write the rows and their means."""
         with self.phases("evaluation"):
-            columns = evaluate(self.model, self.env["id"], self.env["kwargs"], split)
+            columns = evaluate(self.model, self.env.id, self.env.kwargs, split)
         self.run.evaluation(split, self.model.num_timesteps, columns)
         means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
         self.log({f"eval/{split}/{name}": value for name, value in means.items()})

@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
@@ -23,6 +24,7 @@ from filelock import FileLock
 from stable_baselines3.common.utils import update_learning_rate
 from torch import Tensor
 
+from grpo_bench.config.schema import GymEnvConfig, NetworkConfig, WarmupConfig
 from grpo_bench.fast.optimizer import EagerAdam
 from grpo_bench.grpo.policies import MultiInputPolicy
 from grpo_bench.grpo.seeds import stream
@@ -33,30 +35,27 @@ from grpo_envs.task import Task
 from grpo_envs.tokens.task import TokenTask
 
 VERSION = 2  # part of the cache's key: raise it when the same settings give other weights
-SETTINGS = ("steps", "batch_size", "learning_rate", "noise", "seed")
 Progress = Callable[[float], None]
 
 
-def check_warmup(task: Task, env_config: dict[str, Any]) -> TokenTask:
-    """The task, if it has demonstrations, and a body that reads them, and all settings.
+def check_warmup(task: Task, env: GymEnvConfig) -> TokenTask:
+    """The task, if it has demonstrations and the network can read them.
 
     Raises:
-        ValueError: names what is missing.
+        ValueError: the warm-up cannot be made.
     """
-    body, settings = env_config["network"]["body"], env_config["warmup"]
+    body = env.network.body
     if not isinstance(task, TokenTask) or body != "transformer":
         raise ValueError(
-            f"env.warmup with {env_config['id']} and network.body={body}: expected null, or a task "
+            f"env.warmup with {env.id} and network.body={body}: expected null, or a task "
             "of tokens and a transformer"
         )
-    if set(settings) != set(SETTINGS):
-        raise ValueError(f"env.warmup has {sorted(settings)}: expected {sorted(SETTINGS)}")
     return task
 
 
 def warmed_up(
     task: Task,
-    env_config: dict[str, Any],
+    env: GymEnvConfig,
     cache: Path,
     progress: Progress = lambda fraction: None,
 ) -> tuple[dict[str, dict[str, Tensor]], float]:
@@ -64,15 +63,18 @@ def warmed_up(
 
     Args:
         task: whose demonstrations to imitate.
-        env_config: its ``id``, ``kwargs``, ``network`` and ``warmup`` (``SETTINGS``) decide the
-            weights, and make the cache's key.
+        env: its ``id``, ``kwargs``, ``network`` and ``warmup`` decide the weights, and make the
+            cache's key.
         cache: folder; runs that need the same warm-up wait for the first to make it.
 
     Raises:
         ValueError: as ``check_warmup``.
     """
-    task = check_warmup(task, env_config)
-    decisive = {name: env_config[name] for name in ("id", "kwargs", "network", "warmup")}
+    task = check_warmup(task, env)
+    assert env.warmup is not None
+    network = {"body": env.network.body, **env.network.arguments}
+    decisive = {"id": env.id, "kwargs": env.kwargs, "network": network}
+    decisive["warmup"] = asdict(env.warmup)
     rounding = (torch.__version__, torch.get_num_threads())
     text = json.dumps([VERSION, *rounding, decisive], sort_keys=True)
     path = cache / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt"
@@ -82,7 +84,7 @@ def warmed_up(
         made = _load(path)
         if made is None:
             start = time.perf_counter()
-            weights = imitate(task, env_config["network"], env_config["warmup"], progress)
+            weights = imitate(task, env.network, env.warmup, progress)
             made = {"weights": weights, "seconds": time.perf_counter() - start}
             content = BytesIO()
             torch.save(made, content)
@@ -91,7 +93,7 @@ def warmed_up(
 
 
 def _load(path: Path) -> dict[str, Any] | None:
-    """What is in the cache; None if nothing is, or something broken (made anew, it is the same)."""
+    """What is in the cache; None if it is empty or broken. Made again, it is the same."""
     try:
         return torch.load(path, weights_only=True)
     except (FileNotFoundError, EOFError, KeyError, RuntimeError, UnpicklingError):
@@ -100,10 +102,10 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 @torch.random.fork_rng(devices=[])  # a run goes on alike whether it makes its warm-up or finds it
 def imitate(
-    task: TokenTask, network: dict[str, Any], settings: dict[str, Any], progress: Progress
+    task: TokenTask, network: NetworkConfig, settings: WarmupConfig, progress: Progress
 ) -> dict[str, dict[str, Tensor]]:
     """Train an actor to predict demonstrations of the training split, token by token."""
-    sequence = stream(settings["seed"], "warmup")
+    sequence = stream(settings.seed, "warmup")
     torch.manual_seed(int(sequence.generate_state(1)[0]))
     rng = np.random.default_rng(sequence)
     policy = MultiInputPolicy(
@@ -115,12 +117,12 @@ def imitate(
     body = policy.features_extractor
     assert isinstance(body, TokenTransformer), "the warm-up wants features after every token"
     optimizer = EagerAdam(policy.parameters(), lr=0.0, fused=True)
-    steps = settings["steps"]
+    steps = settings.steps
     for step in range(steps):
         rise, fall = 10 * (step + 1) / steps, 1 - step / steps  # up over a tenth, then down to 0
-        update_learning_rate(optimizer, settings["learning_rate"] * min(rise, fall))
-        ids = task.sample(rng, settings["batch_size"], "train")
-        arrays = task.demonstrations(ids, rng, settings["noise"])
+        update_learning_rate(optimizer, settings.learning_rate * min(rise, fall))
+        ids = task.sample(rng, settings.batch_size, "train")
+        arrays = task.demonstrations(ids, rng, settings.noise)
         tokens, mask = (torch.as_tensor(array) for array in arrays)  # (n, L)
         wanted = mask[:, 1:]  # (n, L - 1), m of them true
         logits = policy.action_net(body.after(tokens[:, :-1], wanted))  # (m, V)

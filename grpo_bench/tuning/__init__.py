@@ -1,1 +1,1 @@
-"""The same search for every algorithm: its trials, the search, and what it found."""
+"""The same search for every algorithm: its trials, the search, and its result."""

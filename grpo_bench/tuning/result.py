@@ -1,4 +1,4 @@
-"""What a tuning found: a file for each algorithm in conf/tuned, and tables of its trials."""
+"""The result of a search: a file for each algorithm in conf/tuned, and tables of the trials."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WINNERS = (
 
 
 def tuned_file(trials: Sequence[Trial], settings: DictConfig) -> str:
-    """The configuration that the best of an algorithm's trials is, and how it was found."""
+    """The settings of an algorithm's best trial as a file, with the command that found them."""
     chosen, first = best(trials), trials[0]
     seeds = ", ".join(map(str, chosen.scores))
     lines = [
@@ -76,7 +76,7 @@ def page(trials: pd.DataFrame, n_seeds: int) -> str:
 
 
 def winners(trials: Sequence[Sequence[Trial]], n_seeds: int) -> str:
-    """What was chosen, beside the algorithm as its file says, in Markdown."""
+    """The chosen settings and those of the algorithm's file, in Markdown."""
     rows = []
     for some in trials:
         chosen, first = best(some), some[0]
@@ -96,7 +96,7 @@ def winners(trials: Sequence[Sequence[Trial]], n_seeds: int) -> str:
 
 
 def result_files(trials: Sequence[Sequence[Trial]], settings: DictConfig) -> dict[Path, str]:
-    """What was found: ``trials.csv`` and ``trials.md``, and the best of each algorithm."""
+    """All files of the result, with their texts."""
     tables = Path(settings.results) / "tables"
     found = table(trials)
     texts = {

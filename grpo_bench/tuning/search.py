@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,24 @@ from typing import Any
 from hydra import compose
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from grpo_bench.config import CONF, Config, resolved
+from grpo_bench.config import RunConfig, resolved
+from grpo_bench.config.resolve import config_folders
 from grpo_bench.records.load import RunSummaries
 from grpo_bench.records.schema import run_folder
-from grpo_bench.runs.sweep import carry_out
+from grpo_bench.runs.sweep import execute_all
 from grpo_bench.tuning.trials import Trial, best, finalists, propose
 
-EXAMPLES = {  # of what is a list
+EXAMPLES = {  # for keys that take a list
     "envs": "vlm",
     "algos": "grpo,ppo",
     "seeds": "1001,1002",
     "overrides": "'threads=2'",
 }
-Score = Callable[[list[Config]], list[float]]
+Score = Callable[[list[RunConfig]], list[float]]
 
 
 def check_settings(settings: DictConfig) -> None:
-    """Raises ValueError where something is asked that cannot be done."""
+    """Raises ValueError naming the first key of a search that is wrong."""
     for name in ("envs", "algos", "seeds", "overrides"):
         value = settings[name]
         if not isinstance(value, ListConfig) or (not value and name != "overrides"):
@@ -52,9 +52,9 @@ def check_settings(settings: DictConfig) -> None:
 def check_spaces(settings: DictConfig) -> None:
     """Raises ValueError where an environment, an algorithm or a parameter is not known."""
     for env in settings.envs:
-        if not (CONF / "env" / f"{env}.yaml").is_file():
-            known = ", ".join(sorted(path.stem for path in (CONF / "env").glob("*.yaml")))
-            raise ValueError(f"envs={env}: expected one of {known}")
+        files = {path.stem for each in config_folders() for path in (each / "env").glob("*.yaml")}
+        if env not in files:
+            raise ValueError(f"envs={env}: expected one of {', '.join(sorted(files))}")
     for algo in settings.algos:
         if algo not in settings.spaces:
             known = ", ".join(settings.spaces)
@@ -83,37 +83,32 @@ def is_factor(bounds: list[Any]) -> bool:
     return len(bounds) == 2 and numbers and 0 < bounds[0] < bounds[1]
 
 
-def check_folder(out: str) -> None:
-    """Raises OSError unless what is found can be written, before anything runs."""
-    Path(out).mkdir(parents=True, exist_ok=True)
-    if not os.access(out, os.W_OK):
-        raise PermissionError(f"out={out}: cannot be written")
-
-
 def all_trials(settings: DictConfig) -> list[list[Trial]]:
-    """The trials of each environment and algorithm, yet without scores."""
+    """The trials of each environment and algorithm, without scores."""
     parameters: Any = OmegaConf.to_container(settings.parameters)
     found = []
     for env in settings.envs:
         for algo in settings.algos:
             base = base_config(env, algo, settings)
-            proposals = propose(parameters, settings.spaces[algo], base["algo"], settings.trials)
+            proposals = propose(
+                parameters, settings.spaces[algo], base.algo.keywords(), settings.trials
+            )
             found.append([Trial(env, algo, i, each, base) for i, each in enumerate(proposals)])
     return found
 
 
-def base_config(env: str, algo: str, settings: DictConfig) -> Config:
-    """What ``python -m grpo_bench.run`` makes of an algorithm as its file says, on any seed."""
+def base_config(env: str, algo: str, settings: DictConfig) -> RunConfig:
+    """A run of an algorithm with the settings of its file."""
     choices = [f"env={env}", f"algo={algo}", "budget=tuning", "tuned=none"]
     place = f"results='{settings.results}'"
     return resolved(compose("config", [*choices, place, *settings.overrides]))
 
 
 def all_scores(trials: Sequence[Sequence[Trial]], settings: DictConfig, score: Score) -> None:
-    """Note the scores of all trials on the first seed, then those of the finalists on the others.
+    """Record the scores of all trials on the first seed, then of the finalists on the others.
 
     Args:
-        score: of runs, given their configurations.
+        score: gives the scores of runs from their configurations.
     """
     first, *others = settings.seeds
     note([trial for some in trials for trial in some], [first], score)
@@ -127,26 +122,26 @@ def all_scores(trials: Sequence[Sequence[Trial]], settings: DictConfig, score: S
 
 
 def note(trials: Sequence[Trial], seeds: Sequence[int], score: Score) -> None:
-    """Note the scores of trials on some seeds."""
+    """Record the scores of trials on some seeds."""
     pairs = [(trial, seed) for seed in seeds for trial in trials]
     scores = score([trial.config(seed) for trial, seed in pairs])
     for (trial, seed), value in zip(pairs, scores, strict=True):
         trial.scores[seed] = value
 
 
-def carried_out(configs: list[Config], n_jobs: int | None) -> list[float]:
-    """Success of runs at their ends; NaN of those that do not end ok."""
+def run_trials(configs: list[RunConfig], n_jobs: int | None) -> list[float]:
+    """Success of runs at their ends; NaN for those that do not end ok."""
     if not configs:
         return []
-    seeds = ", ".join(map(str, sorted({config["seed"] for config in configs})))
+    seeds = ", ".join(map(str, sorted({config.seed for config in configs})))
     print(f"On seed {seeds}: {len(configs)} runs")
-    outcomes = carry_out(configs, n_jobs)
+    outcomes = execute_all(configs, n_jobs)
     return [each.score if each.status == "ok" else math.nan for each in outcomes]
 
 
-def recorded(configs: list[Config], records: RunSummaries) -> list[float]:
-    """The same from records that are there already; NaN of those that are not."""
+def recorded(configs: list[RunConfig], records: RunSummaries) -> list[float]:
+    """The same from records; NaN for runs without one."""
     values = records.values.reindex(columns=["eval/tuning/success"])["eval/tuning/success"]
     ok = records.runs.loc[records.runs["status"] == "ok", "run"]
-    names = [run_folder(Path(), config).as_posix() for config in configs]
+    names = [run_folder(Path(), config.plain).as_posix() for config in configs]
     return values.reindex(ok).reindex(names).tolist()

@@ -1,8 +1,8 @@
-"""Trials of a tuning: which settings are tried, and which win.
+"""The trials of a search: which settings are tried, and which win.
 
 Random search: the settings of a trial are a point of a scrambled Halton sequence, which covers a
 space more evenly than independent draws (Bergstra and Bengio, JMLR 13, 2012; section 4). Two
-algorithms with one setting in common try the same values of it.
+algorithms that share a setting try the same values of it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from grpo_bench.config import Config
+from grpo_bench.config import RunConfig
 
 POINTS_SEED = 0  # of the sequence of trials
 DIGITS = 3  # significant figures of a tuned number
@@ -25,22 +26,24 @@ Settings = dict[str, float]
 class Trial:
     """Settings of an algorithm on an environment, and the success they led to, by seed.
 
-    base: the configuration of the algorithm as its file says.
+    base: the configuration with the settings of the algorithm's file.
     """
 
     env: str
     algo: str
     number: int
     settings: Settings
-    base: Config = field(default_factory=dict)
+    base: RunConfig | None = None
     scores: dict[int, float] = field(default_factory=dict)
 
-    def config(self, seed: int) -> Config:
+    def config(self, seed: int) -> RunConfig:
         """The configuration of a run of it."""
-        return {**self.base, "algo": {**self.base["algo"], **self.settings}, "seed": seed}
+        assert self.base is not None
+        settings = {f"algo.{name}": value for name, value in self.settings.items()}
+        return self.base.changed({**settings, "seed": seed})
 
     def words(self) -> str:
-        """Its settings, for people."""
+        """Its settings in words."""
         return ", ".join(f"{k} {v:g}" for k, v in self.settings.items()) or "as its file says"
 
     @property
@@ -53,15 +56,15 @@ class Trial:
 def propose(
     parameters: Mapping[str, Mapping[str, Sequence[float]]],
     space: Sequence[str],
-    own: Mapping[str, float],
+    own: Mapping[str, Any],
     n: int,
 ) -> list[Settings]:
     """The settings of n trials: none for the first, then one of each parameter in the space.
 
     Args:
-        parameters: of each either ``factor`` [low, high], times the algorithm's own value, even on
-            a logarithmic scale, or ``choices``. Its place in this order is its coordinate.
-        own: the algorithm's own values of those with a factor.
+        parameters: for each either ``factor`` [low, high], times the algorithm's own value, even on
+            a logarithmic scale, or ``choices``. Its position is its coordinate.
+        own: the algorithm's own values.
     """
     from scipy.stats import qmc  # slow to import
 

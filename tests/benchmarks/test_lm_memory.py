@@ -19,10 +19,10 @@ def test_rows_are_configurations(bench):
     assert len(set(found)) == len(found)
     for row in found:
         config = row.config()
-        assert config["model"]["source"] == row.model
-        assert config["env"]["train"]["episodes"] == row.prompts * row.group_size
-        assert (config["model"]["lora"]["rank"] > 0) == ("LoRA" in row.trained)
-        assert (config["algo"].get("kl") == "k3") == ("KL" in row.algo)
+        assert config.model.source == row.model
+        assert config.env.train.episodes == row.prompts * row.group_size
+        assert (config.model.lora.rank > 0) == ("LoRA" in row.trained)
+        assert (config.algo.options.get("kl") == "k3") == ("KL" in row.algo)
 
 
 def test_rows_that_are_there_are_kept(bench, monkeypatch, tmp_path):

@@ -51,7 +51,7 @@ def test_all_sides_have_the_same_problems(load):
     settings = sides.Settings(model="tiny", prompts=3, seed=5)
     drawn = []
     for _ in range(2):
-        given = sides.problems(tasks.task_of(sides.configuration(settings)["env"]), settings)
+        given = sides.problems(tasks.task_of(sides.configuration(settings).env), settings)
         drawn.append(np.array([next(given) for _ in range(4)]))
     assert drawn[0].shape == (4, 3) and (drawn[0] == drawn[1]).all()
     assert sides.by_turns(np.zeros(4)).tolist() == [0, 1, 0, 1]

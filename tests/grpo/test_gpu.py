@@ -10,6 +10,7 @@ import torch
 from support.toys import collected, parameters
 
 from grpo_bench import GRPO
+from grpo_bench.config.schema import NetworkConfig
 from grpo_bench.training.networks import policy_kwargs
 
 pytestmark = pytest.mark.gpu
@@ -26,6 +27,7 @@ HOMES = {
 
 def make(name, device, **settings):
     policy, env_id, options, network = HOMES[name]
+    body, arguments = network["body"], {k: v for k, v in network.items() if k != "body"}
     return GRPO(
         policy,
         gym.make_vec(env_id, 32, **options),
@@ -33,7 +35,7 @@ def make(name, device, **settings):
         n_problems=8,
         seed=0,
         device=device,
-        policy_kwargs=policy_kwargs(network),
+        policy_kwargs=policy_kwargs(NetworkConfig(body, arguments)),
         **settings,
     )
 

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 pytest.importorskip("transformers")
 
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF, resolved
+from grpo_bench.config import CONF, LanguageConfig, resolved
+from grpo_bench.config.schema import ModelConfig
 from grpo_bench.lm.lora import Lora
 from grpo_bench.lm.setup import lora_of
 from grpo_bench.lm.shapes import SHAPES
 
 
-def chosen(*overrides: str) -> dict[str, Any]:
+def chosen(*overrides: str) -> ModelConfig:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config: Any = OmegaConf.to_container(compose("config", [*overrides]).model)
-    return config
+        config = resolved(compose("config", ["env=arithmetic_text", *overrides]))
+    assert isinstance(config, LanguageConfig)
+    return config.model
 
 
 @pytest.mark.parametrize("name", ["smollm2_135m", *SHAPES])
 def test_every_model_has_its_file(name: str) -> None:
     config = chosen(f"model={name}")
-    assert lora_of(config) == Lora()
-    del config["lora"]
-    assert config == {
-        "name": name,
-        "source": name,
-        "dtype": "bfloat16",
-        "optimizer": "adamw",
-        "sharded": False,
-        "gradient_checkpointing": False,
-        "save": name not in SHAPES,  # random weights are worth nothing
-    }
+    assert lora_of(config.lora) == Lora()
+    assert config == ModelConfig(
+        name=name,
+        source=name,
+        dtype="bfloat16",
+        optimizer="adamw",
+        sharded=False,
+        gradient_checkpointing=False,
+        save=name not in SHAPES,  # random weights are worth nothing
+        lora=config.lora,
+    )
 
 
 def test_these_are_all() -> None:
@@ -83,4 +82,4 @@ def test_a_model_of_yours_is_named_and_is_not_ours(given: list[str], message: st
 
 def test_adapters_by_name() -> None:
     config = chosen("model=tiny", "model.lora.rank=2", "model.lora.target_modules=[q_proj]")
-    assert lora_of(config) == Lora(2, 32, ("q_proj",))
+    assert lora_of(config.lora) == Lora(2, 32, ("q_proj",))

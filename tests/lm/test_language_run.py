@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import grpo_bench.run  # noqa: F401  (registers the launcher)
-from grpo_bench.config import CONF, composed
+from grpo_bench.config import CONF, RunConfig, composed
 from grpo_bench.lm.evaluation import evaluate
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.records import read_manifest
@@ -23,7 +23,7 @@ from grpo_bench.runs.job import check, execute
 TINY = ("model=tiny", "env=arithmetic_text", "budget.transitions=1500", "budget.evaluations=2")
 
 
-def config_of(*overrides: str) -> dict[str, Any]:
+def config_of(*overrides: str) -> RunConfig:
     return composed(*TINY, *overrides)
 
 
@@ -99,7 +99,7 @@ def test_every_preset_has_an_iteration_or_says_why_not(preset: str) -> None:
         return
     overrides = (f"algo={preset}", "model.dtype=float32")
     config = config_of(*overrides)
-    if config["algo"].get("kl") == "exact":
+    if config.algo.options.get("kl") == "exact":
         with pytest.raises(ValueError, match="kl='exact' with a language model"):
             make_trainer(config)
         config = config_of(*overrides, "algo.kl=k1_reward")
@@ -131,10 +131,10 @@ def test_evaluation_asks_every_problem_once_and_is_the_same_each_time() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["~model"], "env=arithmetic_text asks a language model: expected one, such as model="),
+        (["~model"], "env=arithmetic_text needs a language model: expected one, such as model="),
         (
             ["env=vlm"],
-            "env=vlm with model=tiny: expected an environment that asks a language model",
+            "env=vlm with a language model: expected an environment for one",
         ),
         (["env.examples=1"], "examples=1: expected 0, ArithmeticTask has none"),
         (

@@ -11,10 +11,12 @@ import torch
 from test_memory import config
 
 from grpo_bench import plan
+from grpo_bench.lm import planning
 from grpo_bench.lm.measure import Measured, limit_memory, with_spread
 from grpo_bench.lm.memory import longest_rollout, predict
+from grpo_bench.lm.planning import Change, changes
 from grpo_bench.lm.setup import make_trainer
-from grpo_bench.plan import Change, changes, device_of, memory_of
+from grpo_bench.plan import device_of, memory_of
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,8 @@ def test_changes_come_with_the_least_invasive_first():
 def test_a_change_leaves_the_configuration_as_it_was():
     before = config()
     after = Change({"model.lora.rank": 16, "model.name": "x"}, "").of(before)
-    assert (before["model"]["lora"]["rank"], after["model"]["lora"]["rank"]) == (0, 16)
-    assert after["env"] == before["env"]
+    assert (before.model.lora.rank, after.model.lora.rank) == (0, 16)
+    assert after.env == before.env
 
 
 def test_every_change_is_one_that_runs_and_takes_no_more():
@@ -93,7 +95,7 @@ def test_device_of():
 
 def planned(arguments, monkeypatch, capsys):
     """What the command prints, the process said to take 1 GiB."""
-    monkeypatch.setattr(plan, "process_bytes", lambda config: 2**30)
+    monkeypatch.setattr(planning, "process_bytes", lambda config: 2**30)
     monkeypatch.setattr(sys, "argv", ["plan", "model=tiny", "device=cpu", *arguments])
     plan.main()
     return capsys.readouterr().out
@@ -127,7 +129,7 @@ def test_with_nothing_left_to_change(monkeypatch, capsys):
 
 def test_the_process_is_measured_without_the_names_of_layers():
     named = config("model.lora.rank=4", "model.lora.target_modules=[c_attn]")
-    assert plan.small(named)["model"]["lora"]["target_modules"] == "all-linear"
+    assert planning.small(named).model.lora.target_modules == "all-linear"
 
 
 def test_without_a_size_says_only_what_it_takes(monkeypatch, capsys):
@@ -157,13 +159,13 @@ def test_bad_values(argument, message, monkeypatch):
 
 def test_process_and_limit_are_real():
     """A fresh process takes steps of tiny; one that may not take what it needs says so."""
-    tiny = plan.small(config("algo=ppo_shared"))
-    found = Measured(**plan.measured(tiny, "cpu", limit=4 * 2**30))
+    tiny = planning.small(config("algo=ppo_shared"))
+    found = Measured(**planning.measured(tiny, "cpu", limit=4 * 2**30))
     assert 100 * 2**20 < found.peak < 2 * 2**30
     assert 1 <= found.tokens <= 8
     big = Change({"env.train.episodes": 2**16}, "").of(tiny)
     with pytest.raises(MemoryError):
-        plan.measured(big, "cpu", limit=2**30)
+        planning.measured(big, "cpu", limit=2**30)
 
 
 @pytest.mark.parametrize(("device", "card"), [("cuda", 3), ("cuda:1", 1)])

@@ -14,6 +14,8 @@ pytest.importorskip("transformers")
 from support.new_names import MINE, with_mine
 from support.tiny import plain_logp
 
+from grpo_bench.config.rules import read
+from grpo_bench.config.schema import TextEnvConfig
 from grpo_bench.grpo.advantages import BASELINES, group_advantages, return_penalty
 from grpo_bench.grpo.kl import FORMS, sample_term
 from grpo_bench.grpo.loss import value_loss
@@ -27,13 +29,19 @@ from grpo_bench.lm.tasks import TextTask
 from grpo_bench.lm.trainer import Trainer
 from grpo_envs.task import Outcome
 
-ENV = {
+TEXT = {
     "id": "GRPO-Arithmetic-v0",
     "kwargs": {"preset": "easy"},
     "examples": 0,
-    "generation": {"max_new_tokens": 5, "temperature": 0.8},
-    "train": {"episodes": 12, "group_size": 3, "max_tokens": 150},
+    "generation": {"max_new_tokens": 5, "temperature": 0.8, "backend": "native"},
+    "train": {"episodes": 12, "group_size": 3, "max_tokens": 150}
+    | {"minibatches": 1, "n_epochs": 1, "learning_rate": 1e-3},
+    "name": "arithmetic_text",
+    "warmup": None,
+    "transitions": {},
+    "evaluation": {"batch_size": 8},
 }
+ENV = read(TextEnvConfig, TEXT)
 GRPO = {"kind": "grpo", "learning_rate": 1e-3, "n_epochs": 1, "minibatches": 1, "group_size": 3}
 PPO = {"kind": "ppo", "learning_rate": 1e-3, "n_epochs": 1, "minibatches": 1}
 REWARDS = [1.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 2.0, 0.0]  # the second group is flat
@@ -42,7 +50,7 @@ REWARDS = [1.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 2.0, 0.0]  # the se
 def trainer_of(algo, rank=0, env=ENV):
     """A trainer of the tiny model in float32, whose critic and reference know something else."""
     lm = load_model("tiny", dtype="float32", lora=Lora(rank))
-    settings = settings_of({"name": "x", "max_grad_norm": 1e9, **algo}, env["train"], 5)
+    settings = settings_of({"name": "x", "max_grad_norm": 1e9, **algo}, vars(env.train), 5)
     reference = None if settings.kl == "none" else Reference(lm.model)
     critic = None
     if settings.kind == "ppo":
@@ -183,7 +191,7 @@ def test_gradient_of_adapters_is_the_plain_one():
 
 @pytest.mark.parametrize("max_tokens", [100, 10_000])
 def test_micro_batches_change_nothing(max_tokens):
-    env = {**ENV, "train": {**ENV["train"], "max_tokens": max_tokens}}
+    env = dataclasses.replace(ENV, train=dataclasses.replace(ENV.train, max_tokens=max_tokens))
     here, there = trainer_of(GRPO), trainer_of(GRPO, env=env)
     rollout = played(here)
     assert_same(gradients(here, rollout)[0], gradients(there, rollout)[0])
@@ -338,7 +346,7 @@ def test_seeds_make_problems_and_tokens():
 
 def test_shuffled_rewards_go_to_others():
     """Their multiset is the same; the gradient is that of a permutation, not of the rewards."""
-    env = {**ENV, "shuffled_rewards": True}
+    env = dataclasses.replace(ENV, shuffled_rewards=True)
     trainer, honest = trainer_of(GRPO, env=env), trainer_of(GRPO)
     rollout = played(honest)
     signal = trainer._signal(rollout, None)
@@ -367,13 +375,13 @@ def test_shuffled_rewards_go_to_others():
 )
 def test_settings_that_cannot_be_meant(algo, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        settings_of({"name": "x", **algo}, ENV["train"], 5)
+        settings_of({"name": "x", **algo}, vars(ENV.train), 5)
 
 
 def test_a_group_that_may_not_fit_is_told_before_the_first_is_played():
     longest = 57 + 3 * 4  # bytes of "What is 17+25? ..." as a chat; all but the last token are fed
     for max_tokens in (longest, longest - 1):
-        env = {**ENV, "train": {**ENV["train"], "max_tokens": max_tokens}}
+        env = dataclasses.replace(ENV, train=dataclasses.replace(ENV.train, max_tokens=max_tokens))
         if max_tokens == longest:
             trainer_of(GRPO, env=env)
         else:
@@ -395,5 +403,5 @@ def test_a_new_name_is_one_entry_of_a_table(option, monkeypatch):
 
 
 def test_constant_length_is_the_limit_of_tokens():
-    settings = settings_of({**GRPO, "aggregation": "constant_length"}, ENV["train"], 7)
+    settings = settings_of({**GRPO, "aggregation": "constant_length"}, vars(ENV.train), 7)
     assert settings.max_len == 7

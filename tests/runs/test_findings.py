@@ -14,7 +14,7 @@ from grpo_bench.records import read_manifest
 from grpo_bench.runs.job import execute, make_model
 from grpo_bench.runs.outcome import outcome
 
-PRESETS = [name for name in ALGOS if config("nowhere", f"algo={name}")["algo"]["kind"] == "grpo"]
+PRESETS = [name for name in ALGOS if config("nowhere", f"algo={name}").algo.kind == "grpo"]
 
 
 @pytest.mark.parametrize("env", ["vlm", "arithmetic"])

@@ -43,7 +43,8 @@ def test_these_are_all() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_changes_what_it_says_and_its_name(tmp_path: Path, name: str) -> None:
     plain, changed = config(tmp_path, "algo=grpo"), config(tmp_path, f"algo=options/{name}")
-    assert changed == plain | {"algo": plain["algo"] | CHANGES[name] | {"name": f"grpo_{name}"}}
+    values = CHANGES[name] | {"name": f"grpo_{name}"}
+    assert changed == plain.changed({f"algo.{key}": value for key, value in values.items()})
     check(changed)
 
 

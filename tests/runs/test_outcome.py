@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from support.configs import config
 from support.run_records import ORIGIN
 
+from grpo_bench.config import CONF, resolved
 from grpo_bench.records import Run, claim, plan
 from grpo_bench.runs.outcome import outcome
 
-CONFIG: dict[str, Any] = {
-    "env": {"name": "vlm"},
-    "algo": {"name": "grpo"},
-    "budget": {"name": "smoke", "split": "validation"},
-    "seed": 7,
-}
+CONFIG = config(Path("x"), "env=vlm", "seed=7")
 LAST = {
     "eval/validation/success": 0.75,
     "time/rollout_seconds": 1.0,
@@ -27,7 +24,7 @@ LINE = "vlm grpo seed=7: 0.750 right on validation, 3.5 s of training, 123.5 tho
 
 
 def started(results: Path) -> Run:
-    run = claim(plan(results, CONFIG), CONFIG, seeds={}, provenance=ORIGIN)
+    run = claim(plan(results, CONFIG.plain), CONFIG.plain, seeds={}, provenance=ORIGIN)
     assert run is not None
     run.log(0, 0, 0.0, 1, dict.fromkeys(LAST, 0.0))
     run.log(2048, 16, 3.5, 1, LAST)
@@ -52,16 +49,17 @@ def test_a_run_that_is_ok_tells_its_findings(
 
 
 def test_a_language_model_tells_tokens_and_all_of_its_training(tmp_path: Path) -> None:
-    config = CONFIG | {"model": {"name": "135m"}}
-    run = claim(plan(tmp_path, config), config, seeds={}, provenance=ORIGIN)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        chosen = resolved(compose("config", ["env=arithmetic_text", "model=135m", "seed=7"]))
+    run = claim(plan(tmp_path, chosen.plain), chosen.plain, seeds={}, provenance=ORIGIN)
     assert run is not None
     seconds = {"generation": 1.0, "scoring": 0.25, "critic": 1.25, "update": 2.0, "setup": 9.0}
     last = {f"time/{phase}_seconds": value for phase, value in seconds.items()}
     last |= {"eval/validation/success": 0.5, "time/transitions_per_second": 1234.0}
     run.log(2048, 16, 4.5, 1, last)
     run.finish()
-    assert outcome(run.folder, config).line() == (
-        "vlm grpo seed=7: 0.500 right on validation, 4.5 s of training, 1,234 tokens/s"
+    assert outcome(run.folder, chosen).line() == (
+        "arithmetic_text grpo seed=7: 0.500 right on validation, 4.5 s of training, 1,234 tokens/s"
     )
 
 

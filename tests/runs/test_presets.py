@@ -112,7 +112,7 @@ def test_every_option_and_every_preset_is_in_the_list() -> None:
     common = {"policy", "env", "learning_rate", "n_problems", "batch_size", "stats_window_size"}
     common |= {"tensorboard_log", "policy_kwargs", "verbose", "seed", "device"}
     assert names - common == set(GRPO_SETTINGS)
-    found = {name for name in ALGOS if config(Path("x"), f"algo={name}")["algo"]["kind"] == "grpo"}
+    found = {name for name in ALGOS if config(Path("x"), f"algo={name}").algo.kind == "grpo"}
     assert found == set(DIFFERENCES)
 
 
@@ -123,7 +123,7 @@ def test_constant_length_is_the_limit_of_the_environment(
     for name in ("dr_grpo", "rloo", "reinforce"):
         chosen = config(tmp_path, f"env={env}", f"algo={name}")
         model = make_model(chosen, "cpu")
-        assert isinstance(model, GRPO) and model.max_len == task_of(chosen["env"]).max_steps
+        assert isinstance(model, GRPO) and model.max_len == task_of(chosen.env).max_steps
         assert model.max_len == max_len
 
 
@@ -319,7 +319,7 @@ def test_updates_of_several_actions_are_the_printed_formula(tmp_path: Path, name
         groups = [episodes[g : g + 8] for g in range(0, 32, 8)]
         assert len({len(e.old) for e in episodes}) > 1, "ragged"
         policy.zero_grad()
-        (-printed_objective(name, groups, task_of(chosen["env"]).max_steps)).backward()
+        (-printed_objective(name, groups, task_of(chosen.env).max_steps)).backward()
         expected = flat(p.grad for p in policy.parameters())
         assert expected.norm() > 1e-3
         torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)

@@ -42,9 +42,9 @@ def test_every_algorithm_runs_on_every_environment(
     assert set(results.runs["status"]) == {"ok"}
     assert np.isfinite(results.metrics["value"]).all()
     has = results.metrics.groupby("metric")["algo"].agg(set)
-    presets = {algo: config(tmp_path, f"algo={algo}")["algo"] for algo in ALGOS}
-    grpo = {algo for algo in ALGOS if presets[algo]["kind"] == "grpo"}
-    with_kl = {algo for algo in grpo if presets[algo]["kl"] != "none"}
+    presets = {algo: config(tmp_path, f"algo={algo}").algo for algo in ALGOS}
+    grpo = {algo for algo in ALGOS if presets[algo].kind == "grpo"}
+    with_kl = {algo for algo in grpo if presets[algo].options["kl"] != "none"}
     assert {"grpo_paper", "grpo_tutorial", "rloo"} <= with_kl < grpo
     assert has["memory/policy_bytes"] == has["memory/rollout_bytes"] == set(ALGOS)
     assert has["rollout/zero_std_frac"] == has["rollout/group_std"] == grpo
@@ -80,8 +80,9 @@ def test_every_algorithm_runs_on_every_environment(
         ("env.id=Chess-v0", "Chess"),
         ("env.kwargs=3", "env.kwargs=3: expected options of the environment"),
         ("env.warmup=3", "env.warmup=3: expected null, or"),
+        ("+env.warmup.step=2", "env.warmup.steps: missing"),
         (
-            "+env.warmup.steps=2",
+            "env.warmup={steps:2,batch_size:8,learning_rate:1,noise:0,seed:0}",
             "env.warmup with GRPO-VLM-v0 .* expected null, or a task of tokens",
         ),
         ("algo.kind=sac", "algo.kind='sac': expected one of grpo, ppo, a2c, trpo, maskable_ppo"),
@@ -110,14 +111,14 @@ def test_bad_configurations_are_named(tmp_path: Path, override: str, words: str)
 
 
 def test_a_warm_up_needs_all_its_settings(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"env.warmup has .*: expected .*'steps'"):
+    with pytest.raises(ValueError, match=r"env.warmup.steps: missing, expected a value"):
         check(config(tmp_path, "env=format", "~env.warmup.steps"))
 
 
 def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path) -> None:
     plain = config(tmp_path, "budget.transitions=20000", "env.network.widths=[64,32]")
     other = config(tmp_path, "budget.transitions=2e4", "env.network.widths=[64,32]")
-    assert plain == other and type(other["budget"]["transitions"]) is int
+    assert plain == other and type(other.budget.transitions) is int
 
 
 @pytest.mark.parametrize("critic", ["separate", "shared"])
@@ -132,7 +133,7 @@ def test_a_run_and_its_record(tmp_path: Path) -> None:
     folder = execute(settings)
     manifest = read_manifest(folder)
     assert manifest.status == "ok"
-    assert manifest.config == settings
+    assert manifest.config == settings.plain
     assert set(manifest.seeds) == {"policy", "environment"}
     results = load_results(tmp_path)
     metrics = results.metrics.groupby("metric")["value"].last()
@@ -196,7 +197,7 @@ def test_both_algorithms_start_from_the_same_warmed_up_actor(tmp_path: Path) -> 
     for algo in ("grpo", "ppo"):
         settings = config(tmp_path, "env=format", f"algo={algo}", *SHORT_WARMUP)
         model = make_model(settings, "cpu")
-        warm_up(model, task_of(settings["env"]), settings, lambda *news: told.append(news[1]))
+        warm_up(model, task_of(settings.env), settings, lambda *news: told.append(news[1]))
         policies.append(model.policy)
     grpo, ppo = policies
     for name, weights in grpo.features_extractor.state_dict().items():
@@ -214,7 +215,7 @@ def test_the_warm_up_learns_what_it_is_shown(tmp_path: Path) -> None:
         tmp_path, "env=arithmetic", "env.warmup.steps=150", "env.warmup.noise=0", "seed=0"
     )
     model = make_model(settings, "cpu")
-    task = task_of(settings["env"])
+    task = task_of(settings.env)
     warm_up(model, task, settings, lambda *news: None)
     assert isinstance(model, GRPO)
     ids = task.sample(np.random.default_rng(0), 500, "train")
@@ -264,8 +265,5 @@ def test_an_unknown_key_is_named(tmp_path: Path) -> None:
 
 def test_an_experiment_is_a_sweep(tmp_path: Path) -> None:
     done = command(tmp_path, "experiment=ablation")
-    assert (
-        done.returncode == 1
-        and done.stderr == "experiment=ablation is a sweep: expected -m beside it\n"
-    )
+    assert done.returncode == 1 and done.stderr == "experiment=ablation is a sweep: expected -m\n"
     assert not (tmp_path / "runs").exists()

@@ -27,6 +27,7 @@ from rich.console import Console
 from support.configs import SHORT_WARMUP, config, evaluate_few_problems
 from support.interrupts import hear_interrupts
 
+from grpo_bench.config import GymConfig
 from grpo_bench.meter import provenance
 from grpo_bench.meter.memory import map_pages_of, resident_bytes
 from grpo_bench.records import Manifest, Run, claim, holder, plan, read_manifest, settle, store
@@ -35,7 +36,7 @@ from grpo_bench.runs import processes
 from grpo_bench.runs.job import execute, task_of
 from grpo_bench.runs.outcome import Outcome
 from grpo_bench.runs.processes import Job, Sweep, child
-from grpo_bench.runs.sweep import find_warmups, in_turns, run_all
+from grpo_bench.runs.sweep import find_warmups, run_all, run_order
 from grpo_bench.training import warmup
 from grpo_bench.training.warmup import warmed_up
 
@@ -46,25 +47,25 @@ STARTED: list[subprocess.Popen[str]] = []
 AS_THEY_SAY = ["budget=smoke", "tuned=none", "results=runs"]  # as ``config`` has it
 
 
-def carry_out(
-    *configs: dict[str, Any],
+def run_all_of(
+    *configs: GymConfig,
     n_jobs: int = 2,
-    warmups: Sequence[dict[str, Any]] = (),
+    warmups: Sequence[GymConfig] = (),
     **terminal: Any,
 ) -> tuple[list[Outcome], str]:
     """A sweep without its start-up: processes forked from here. Its outcomes and its lines."""
     text = io.StringIO()
     console = Console(file=text, highlight=False, **terminal)
-    runs = {plan(Path(settings["results"]), settings): settings for settings in configs}
+    runs = {plan(Path(settings.results), settings.plain): settings for settings in configs}
     with Sweep(console, multiprocessing.get_context("fork"), n_jobs) as sweep:
-        outcomes = sweep.carry_out(runs, warmups=warmups)
+        outcomes = sweep.run_all(runs, warmups)
     return [outcomes[folder] for folder in runs], text.getvalue()
 
 
-def claimed(settings: dict[str, Any]) -> Run:
+def claimed(settings: GymConfig) -> Run:
     """The run, held by this process."""
-    folder = plan(Path(settings["results"]), settings)
-    run = claim(folder, settings, seeds={}, provenance=provenance())
+    folder = plan(Path(settings.results), settings.plain)
+    run = claim(folder, settings.plain, seeds={}, provenance=provenance())
     assert run is not None
     return run
 
@@ -118,23 +119,25 @@ def statuses(results: Path) -> dict[str, str]:
     }
 
 
-def planned(env: str, algo: str = "ppo", seed: int = 1) -> dict[str, Any]:
-    """What the order of a sweep looks at. Work: a 4 x 2 = 8, b 3 x 12 = 36, c 10 x 1 = 10."""
-    transitions, n_steps, warmup = {"a": (4, 2, {}), "b": (3, 12, {}), "c": (10, 1, None)}[env]
-    return {
-        "env": {"name": env, "train": {"n_steps": n_steps}, "warmup": warmup},
-        "algo": {"name": algo},
-        "budget": {"name": "default", "transitions": transitions},
-        "seed": seed,
-        "threads": 1,
-    }
+def planned(env: str, algo: str = "ppo", seed: int = 1) -> GymConfig:
+    """A run of any algorithm. Work: a 4 x 2 = 8, b 3 x 12 = 36, c 10 x 1 = 10."""
+    transitions, n_steps, base = {
+        "a": (4, 2, "format"),
+        "b": (3, 12, "format"),
+        "c": (10, 1, "vlm"),
+    }[env]
+    return config(
+        Path("x"),
+        *(f"env={base}", f"env.name={env}", f"env.train.n_steps={n_steps}", f"algo={algo}"),
+        *(f"budget.transitions={transitions}", f"seed={seed}"),
+    )
 
 
 def test_runs_that_differ_in_their_algorithm_take_turns_and_long_ones_come_first() -> None:
     """But first of all those without a warm-up, for which the others wait."""
     configs = [planned(*of) for of in product("abc", ("ppo", "grpo"), (1, 2))]
-    order = [configs[i] for i in in_turns(configs)]
-    assert [(one["env"]["name"], one["seed"], one["algo"]["name"]) for one in order] == [
+    order = [configs[i] for i in run_order(configs)]
+    assert [(one.env.name, one.seed, one.algo.name) for one in order] == [
         *product("c", (1, 2), ("ppo", "grpo")),
         *product("b", (1, 2), ("ppo", "grpo")),
         *product("a", (1, 2), ("ppo", "grpo")),
@@ -143,12 +146,12 @@ def test_runs_that_differ_in_their_algorithm_take_turns_and_long_ones_come_first
 
 def test_each_warm_up_that_runs_will_need_once_the_long_ones_first(tmp_path: Path) -> None:
     configs = [planned(*of) for of in product("acb", ("ppo", "grpo"), (1, 2))]
-    runs = {plan(tmp_path, settings): settings for settings in configs}
-    assert [one["env"]["name"] for one in find_warmups(runs)] == ["b", "a"]
+    runs = {plan(tmp_path, settings.plain): settings for settings in configs}
+    assert [one.env.name for one in find_warmups(runs)] == ["b", "a"]
     for folder, settings in runs.items():
-        if settings["env"]["name"] == "b":
-            (folder / "manifest.json").write_bytes(Manifest("ok", settings).to_json())
-    assert [one["env"]["name"] for one in find_warmups(runs)] == ["a"]  # nothing needs b's
+        if settings.env.name == "b":
+            (folder / "manifest.json").write_bytes(Manifest("ok", settings.plain).to_json())
+    assert [one.env.name for one in find_warmups(runs)] == ["a"]  # nothing needs b's
 
 
 def test_a_warm_up_is_made_in_a_process_of_its_own(
@@ -165,7 +168,7 @@ def test_a_warm_up_is_made_in_a_process_of_its_own(
         return imitate(*arguments)
 
     monkeypatch.setattr(warmup, "imitate", noted)
-    ended, lines = carry_out(*configs, warmups=configs[:1])
+    ended, lines = run_all_of(*configs, warmups=configs[:1])
     assert [one.status for one in ended] == ["ok", "ok"]
     assert [line[:5] for line in lines.splitlines()] == ["[1/2]", "[2/2]"]
     (maker,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("maker-*"))
@@ -177,7 +180,7 @@ def test_a_warm_up_is_made_in_a_process_of_its_own(
 
     monkeypatch.setattr(warmup, "imitate", broken)
     settings = config(tmp_path / "b", *small)
-    (failed,), lines = carry_out(settings, warmups=[settings])
+    (failed,), lines = run_all_of(settings, warmups=[settings])
     assert failed.status == "failed"
     assert "failed (RuntimeError: no demonstrations)" in lines and lines.count("\n") == 1
 
@@ -195,7 +198,7 @@ def test_a_record_is_the_same_in_any_sweep_and_alone(
             config(tmp_path / place, *small, f"algo={algo}", "seed=4") for algo in ("ppo", "grpo")
         ]
         if n_jobs:
-            folders.append([ended.folder for ended in carry_out(*configs, n_jobs=n_jobs)[0]])
+            folders.append([ended.folder for ended in run_all_of(*configs, n_jobs=n_jobs)[0]])
         else:
             folders.append([execute(settings) for settings in configs])
     for alone, *others in zip(*folders, strict=True):
@@ -214,33 +217,32 @@ def test_a_run_that_is_killed_stays_in_the_denominator_and_is_redone(tmp_path: P
     forever = config(tmp_path, *LONG, "algo=grpo")
 
     def killer() -> None:
-        folder = plan(tmp_path, forever)
+        folder = plan(tmp_path, forever.plain)
         wait_until(lambda: holder(folder) is not None)
         os.kill(holder(folder).pid, signal.SIGKILL)  # type: ignore[union-attr]
 
     thread = threading.Thread(target=killer)
     thread.start()
-    ended, lines = carry_out(forever, first, second, n_jobs=1)
+    ended, lines = run_all_of(forever, first, second, n_jobs=1)
     thread.join()
     assert [one.status for one in ended] == ["killed", "ok", "ok"]
     assert "vlm grpo seed=1: killed (the process was ended by signal 9 (SIGKILL)), see" in lines
     assert [line[:5] for line in lines.splitlines()] == ["[1/3]", "[2/3]", "[3/3]"]
-    ended, lines = carry_out(first, second)
+    ended, lines = run_all_of(first, second)
     assert lines.count("already done") == 2
     assert {read_manifest(one.folder).attempt for one in ended} == {1}
 
 
 def test_a_run_out_of_time(tmp_path: Path) -> None:
-    (ended,), lines = carry_out(config(tmp_path, *LONG, "timeout_s=1"))
+    (ended,), lines = run_all_of(config(tmp_path, *LONG, "timeout_s=1"))
     assert ended.status == "timeout"
     assert "timeout (longer than timeout_s=1)" in lines
     assert read_manifest(ended.folder).status == "timeout"
 
 
 def test_a_run_that_fails_says_why_in_its_line(tmp_path: Path) -> None:
-    settings = config(tmp_path, *QUICK)
-    settings["env"]["train"]["episodes"] = 100  # past the check, as a bug would be
-    (ended,), lines = carry_out(settings)
+    settings = config(tmp_path, *QUICK, "env.train.episodes=100")  # only ``check`` sees this
+    (ended,), lines = run_all_of(settings)
     assert ended.status == "failed"
     assert "failed (ValueError: group_size=8 on 100 sub-env" in lines and lines.count("\n") == 1
 
@@ -257,7 +259,7 @@ def test_a_run_that_another_process_is_at_work_on(
     run = claimed(settings)
     thread = threading.Timer(1.0, run.finish, [how, None if how == "ok" else "Error: there"])
     thread.start()
-    (ended,), lines = carry_out(settings)
+    (ended,), lines = run_all_of(settings)
     thread.join()
     assert f"process {os.getpid()} on " in lines.splitlines()[0]
     assert f"[1/1] {note}vlm grpo seed=1" in lines
@@ -270,7 +272,7 @@ def test_a_run_that_is_deleted_while_it_is_waited_for_is_done_here(tmp_path: Pat
     settings = config(tmp_path, *QUICK)
     thread = threading.Timer(1.0, shutil.rmtree, [claimed(settings).folder])
     thread.start()
-    (ended,), _ = carry_out(settings)
+    (ended,), _ = run_all_of(settings)
     thread.join()
     assert ended.status == "ok"
 
@@ -288,7 +290,7 @@ def test_a_full_disk_leaves_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = (config(tmp_path, *QUICK, f"seed={seed}") for seed in (1, 2))
-    write = store.replace
+    write = store.write_atomically
 
     def full(path: Path, data: bytes) -> None:
         if "seed2" in str(path):
@@ -296,29 +298,29 @@ def test_a_full_disk_leaves_what_is_finished(
         write(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "replace", full)
-        ended, lines = carry_out(good, bad)
+        patch.setattr(store, "write_atomically", full)
+        ended, lines = run_all_of(good, bad)
     assert [one.status for one in ended] == ["ok", "failed"]
     assert f"No space left on device: '{ended[1].folder}" in lines
-    ended, _ = carry_out(good, bad)
+    ended, _ = run_all_of(good, bad)
     assert [one.status for one in ended] == ["ok", "ok"]
     assert [read_manifest(one.folder).attempt for one in ended] == [1, 2]
 
 
 def test_results_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(NotADirectoryError, match="runs/vlm"):
+    with pytest.raises(ValueError, match="runs: cannot be made a folder"):
         run_all([config(tmp_path / "runs", *QUICK)])
     done = start(tmp_path)
     said, _ = done.communicate()
     assert done.returncode == 1
-    assert "Not a directory: 'runs/vlm" in said and len(said.splitlines()) == 1
+    assert said == "results=runs: cannot be made a folder (File exists)\n"
 
 
 @pytest.mark.parametrize("name", ["with space", "ü/λ", "a=b", "trailing/"])
 def test_odd_names_of_the_results_folder(tmp_path: Path, name: str) -> None:
     settings = config(Path(f"{tmp_path}/{name}"), *QUICK)
-    (ended,) = run_all([settings | {"results": f"{tmp_path}/{name}"}], n_jobs=1)
+    (ended,) = run_all([settings.changed({"results": f"{tmp_path}/{name}"})], n_jobs=1)
     assert ended.status == "ok" and ended.score > 0
     assert (tmp_path / name / "tables").is_dir()
 
@@ -333,7 +335,7 @@ def test_what_a_sweep_refuses(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected one folder for all runs of a sweep"):
         run_all([settings, config(tmp_path / "other", *QUICK)])
     assert not list(tmp_path.iterdir())
-    damaged = plan(tmp_path, settings) / "manifest.json"
+    damaged = plan(tmp_path, settings.plain) / "manifest.json"
     damaged.write_text("{")
     with pytest.raises(ValueError, match=re.escape(f"{damaged}: not JSON")):
         run_all([settings])
@@ -384,11 +386,11 @@ def test_a_sweep_that_is_killed_takes_its_runs_along_and_the_next_redoes_them(
 
 def test_a_run_whose_sweep_is_gone_ends(tmp_path: Path) -> None:
     settings = config(tmp_path, *LONG)
-    folder = plan(tmp_path, settings)
+    folder = plan(tmp_path, settings.plain)
     receiver, sender = multiprocessing.Pipe(duplex=False)
     receiver.close()
     process = multiprocessing.get_context("fork").Process(
-        target=child, args=(Job({folder: settings}), sender, 1), daemon=True
+        target=child, args=(Job(settings, folder), sender, 1), daemon=True
     )
     process.start()
     process.join(60)
@@ -399,7 +401,7 @@ def test_a_run_whose_sweep_is_gone_ends(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_a_warm_up_that_was_cut_off_harms_nobody(tmp_path: Path) -> None:
-    settings = config(tmp_path, "env=arithmetic", *SHORT_WARMUP)["env"]
+    settings = config(tmp_path, "env=arithmetic", *SHORT_WARMUP).env
     task, cache = task_of(settings), tmp_path / "warmup"
     weights, _ = warmed_up(task, settings, cache)
     (path,) = cache.glob("*.pt")
@@ -421,14 +423,14 @@ def test_progress_with_and_without_a_terminal(
     small = ["env=arithmetic", "env.train.episodes=64", "budget.transitions=256"]
     evaluate_few_problems("arithmetic", monkeypatch)
     settings = config(tmp_path / "a", *small, "env.warmup.steps=60")
-    _, drawn = carry_out(settings, force_terminal=True, width=79, color_system=None)
+    _, drawn = run_all_of(settings, force_terminal=True, width=79, color_system=None)
     assert "warm-up" in drawn and "training" in drawn
     assert "\x1b[?25h" in drawn[drawn.rindex("\x1b[?25l") :]  # the cursor is shown again
     frames = re.split(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n", drawn)
     assert max(len(frame) for frame in frames if "━" in frame) <= 79
     monkeypatch.setattr(processes, "SIGN_OF_LIFE", 0.0)
     settings = config(tmp_path / "b", *small, "env.warmup.steps=60")
-    _, lines = carry_out(settings)
+    _, lines = run_all_of(settings)
     assert re.search(r"^arithmetic grpo seed=1: \d+ %, warm-up$", lines, re.MULTILINE)
     assert "\x1b" not in lines
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from grpo_bench.config import CONF, composed
+from grpo_bench.config import CONF, GymConfig, composed
 from grpo_bench.runs.job import task_of
 from grpo_envs.task import SPLITS
 
@@ -17,14 +16,16 @@ ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 SHORT_WARMUP = ["env.warmup.steps=2", "env.warmup.batch_size=8"]
 
 
-def config(results: Path, *overrides: str) -> dict[str, Any]:
-    """A resolved configuration at the smallest budget, with the algorithms' own settings."""
-    return composed("budget=smoke", "tuned=none", f"results='{results}'", *overrides)
+def config(results: Path, *overrides: str) -> GymConfig:
+    """The configuration of a run at the smallest budget, with the algorithms' own settings."""
+    found = composed("budget=smoke", "tuned=none", f"results='{results}'", *overrides)
+    assert isinstance(found, GymConfig)
+    return found
 
 
 def evaluate_few_problems(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only 50 problems of each split, for tests that are not about the numbers."""
-    task = task_of(config(Path("nowhere"), f"env={env}")["env"])
+    task = task_of(config(Path("nowhere"), f"env={env}").env)
     few = {split: task.problem_ids(split) for split in SPLITS}
     few |= {split: few[split][:50] for split in ("validation", "test")}
     monkeypatch.setattr(type(task), "problem_ids", lambda self, split: few[split])

@@ -53,7 +53,7 @@ def init(dir, **settings):
 def run_of(folder: Path, *overrides: str) -> Run:
     """A claimed run with the sinks that its configuration asks for."""
     chosen = config(folder, *QUICK, *overrides)
-    run = claim(plan(folder, chosen), chosen, seeds={}, provenance=provenance())
+    run = claim(plan(folder, chosen.plain), chosen.plain, seeds={}, provenance=provenance())
     assert run is not None
     run.sinks = sinks(chosen, run.folder)
     return run
@@ -209,9 +209,9 @@ def test_what_is_not_installed_is_said_before_anything_starts(
     plain = config(tmp_path, *QUICK)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"tensorboard=True: needs tensorboard, pip install"):
-        check(plain | {"tensorboard": True})
+        check(plain.changed({"tensorboard": True}))
     with pytest.raises(ValueError, match=r"wandb=trade: needs wandb, pip install wandb"):
-        check(plain | {"wandb": "trade"})
+        check(plain.changed({"wandb": "trade"}))
     check_exports(plain)
 
 
@@ -221,12 +221,13 @@ def test_a_folder_called_wandb_is_no_package(
     (tmp_path / "wandb").mkdir()  # what it leaves behind where it runs
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(ValueError, match="needs wandb"):
-        check_exports({"tensorboard": False, "wandb": "trade"})
+        check_exports(config(tmp_path, *QUICK, "wandb=trade"))
 
 
 def test_exports_are_no_part_of_a_run(tmp_path: Path) -> None:
     plain = config(tmp_path, *QUICK)
-    assert identity(plain) == identity(plain | {"tensorboard": True, "wandb": "trade"})
+    exported = plain.changed({"tensorboard": True, "wandb": "trade"})
+    assert identity(plain.plain) == identity(exported.plain)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy
 
+from grpo_bench.config.schema import NetworkConfig
 from grpo_bench.grpo.policies import CnnPolicy, MlpPolicy
 from grpo_bench.training.baselines import actor_modules, load_actor
 from grpo_bench.training.networks import MLPBody, TokenTransformer, policy_kwargs
@@ -201,7 +202,7 @@ def test_errors_name_the_value():
     with pytest.raises(ValueError, match="width=10: expected a multiple of heads=4"):
         transformer(width=10)
     with pytest.raises(ValueError, match=r"network.body='rnn': expected one of mlp, transformer"):
-        policy_kwargs({"body": "rnn"})
+        policy_kwargs(NetworkConfig("rnn", {}))
     with pytest.raises(ValueError, match=r"net_arch=\{'pi': \[8\]\}: expected the widths"):
         MlpPolicy(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), lambda _: 1e-3, net_arch={"pi": [8]})
 
@@ -270,7 +271,7 @@ def test_same_first_weights_from_the_same_seed():
 @pytest.mark.parametrize("shared", [True, False])
 def test_equal_weights_make_equal_policies(action_space, shared):
     """Log-probability, entropy and mode are those of SB3's actor with the same weights."""
-    body = policy_kwargs({"body": "mlp", "widths": (6, 6)}) | {"log_std_init": 0.5}
+    body = policy_kwargs(NetworkConfig("mlp", {"widths": (6, 6)})) | {"log_std_init": 0.5}
     one = MlpPolicy(FLAT, action_space, lambda _: 1e-3, **body)
     two = ActorCriticPolicy(
         FLAT, action_space, lambda _: 1e-3, share_features_extractor=shared, **body

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from grpo_bench.config import CONF, Config, composed
+from grpo_bench.config import CONF, RunConfig, composed
 from grpo_bench.records.load import load_results
 from grpo_bench.tune import all_scores, check_settings
 from grpo_bench.tuning.result import table, tuned_file
@@ -138,12 +138,13 @@ def test_an_algorithm_whose_trials_all_failed_has_nothing_to_be_written() -> Non
     """Not even that it is best as its file says; the other one's trials are all right."""
     trials = [[trial(0), trial(1)], [trial(0), trial(1)]]
 
-    def score(configs: list[Config]) -> list[float]:
+    def score(configs: list[RunConfig]) -> list[float]:
         return [math.nan if i < 2 else 0.5 for i in range(len(configs))]
 
+    base = composed()
     for some in trials:
         for each in some:
-            each.base = {"algo": {}}
+            each.base = base
     with pytest.raises(ValueError, match="vlm grpo: no trial has ended ok on all its seeds"):
         all_scores(trials, OmegaConf.create({"seeds": [1001], "finalists": 1}), score)
 
@@ -197,7 +198,7 @@ def test_what_was_found_is_taken_up(path: Path) -> None:
     """By every run of that algorithm on that environment, unless it says otherwise."""
     found = OmegaConf.to_container(OmegaConf.load(path))["algo"]  # type: ignore[index,call-overload]
     chosen = [f"env={path.parent.name}", f"algo={path.stem}"]
-    tuned, plain = (composed(*chosen, *more)["algo"] for more in ([], ["tuned=none"]))
+    tuned, plain = (composed(*chosen, *more).algo.keywords() for more in ([], ["tuned=none"]))
     assert {name: tuned[name] for name in found} == found
     assert {k: v for k, v in tuned.items() if k not in found} == {
         k: v for k, v in plain.items() if k not in found

@@ -1,0 +1,238 @@
+"""The configuration of a run: every group, every key, its type and the values that are valid.
+
+A key is a field whose type carries its rule (``rules``). To add a key, add a field here and a line
+in ``conf/``. OmegaConf's structured configs are not used: they turn ``'3'`` into 3 and ``true``
+into 1, and add their defaults to the composed configuration, which would rename every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from grpo_bench.config.rules import (
+    COUNT,
+    Count,
+    Flag,
+    Folder,
+    Layers,
+    Options,
+    Plain,
+    Project,
+    Rate,
+    Seconds,
+    Seed,
+    Share,
+    Text,
+    Tuned,
+    argument_rule,
+    option_rule,
+    others,
+    read,
+)
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """How long a run trains, and on what it is judged."""
+
+    name: Text
+    transitions: Count
+    evaluations: Count
+    split: Tuned
+    test: Flag
+
+
+@dataclass(frozen=True)
+class AlgoConfig:
+    """An algorithm. ``options`` are the keywords of its own: GRPO's (``grpo.settings``), or those
+    of a class of SB3, which checks them itself."""
+
+    name: Text
+    kind: Text
+    learning_rate: Rate
+    minibatches: Count
+    n_epochs: Count
+    options: Mapping[str, Any] = others(option_rule)
+
+    def keywords(self) -> dict[str, Any]:
+        """All but the name, in one mapping."""
+        return {key: value for key, value in vars(self).items() if key != "options"} | {
+            **self.options
+        }
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The actor's body: a name in ``training.networks.BODIES``, and the body's own arguments."""
+
+    body: Text
+    arguments: Mapping[str, Any] = others(argument_rule)
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    """Supervised training on noisy demonstrations, before the run: ``training.warmup``."""
+
+    steps: Count
+    batch_size: Count
+    learning_rate: Rate
+    noise: Share
+    seed: Seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """An iteration. The last three are what ``conf/algo`` takes as its defaults."""
+
+    episodes: Count
+    minibatches: Count
+    n_epochs: Count
+    learning_rate: Rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymTrainConfig(TrainConfig):
+    """An iteration of the Gym track."""
+
+    n_steps: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTrainConfig(TrainConfig):
+    """An iteration of a language model."""
+
+    group_size: Count
+    max_tokens: Count
+
+
+@dataclass(frozen=True)
+class TransitionsConfig:
+    """The length of each budget: environment transitions, or tokens of a language model."""
+
+    by_budget: Mapping[str, int] = others(lambda name: COUNT)
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How a language model writes its completions."""
+
+    max_new_tokens: Count
+    temperature: Rate
+    backend: Text
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How a language model is evaluated."""
+
+    batch_size: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """An environment, and what depends on it."""
+
+    name: Text
+    id: Text
+    train: TrainConfig
+    warmup: WarmupConfig | None
+    kwargs: Options = field(default_factory=dict)
+    transitions: TransitionsConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymEnvConfig(EnvConfig):
+    """An environment of the Gym track."""
+
+    policy: Text
+    network: NetworkConfig
+    train: GymTrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEnvConfig(EnvConfig):
+    """An environment whose problems are put to a language model."""
+
+    examples: Seed
+    generation: GenerationConfig
+    train: TextTrainConfig
+    evaluation: EvaluationConfig
+    shuffled_rewards: Flag = False
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Adapters; with a rank of 0 all weights are trained."""
+
+    rank: Seed
+    alpha: Count
+    target_modules: Layers
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A language model."""
+
+    name: Text
+    source: Text
+    dtype: Text
+    optimizer: Text
+    gradient_checkpointing: Flag
+    sharded: Flag
+    save: Flag
+    lora: LoraConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The configuration of a run. It is a ``GymConfig`` or a ``LanguageConfig``.
+
+    Attributes:
+        plain: the same as plain values, for the record of the run and the hash in its name.
+    """
+
+    env: EnvConfig
+    algo: AlgoConfig
+    budget: BudgetConfig
+    seed: Seed
+    device: Text
+    threads: Count
+    results: Folder
+    timeout_s: Seconds
+    tensorboard: Flag
+    wandb: Project
+    plain: Plain = field(default_factory=dict, repr=False, metadata={"plain": True})
+
+    @property
+    def name(self) -> str:
+        """A short name: environment, algorithm and seed."""
+        return f"{self.env.name} {self.algo.name} seed={self.seed}"
+
+    def changed(self, values: Mapping[str, Any]) -> Self:
+        """The same with other values, by dotted key, checked like all others."""
+        plain = deepcopy(self.plain)
+        for name, value in values.items():
+            *groups, key = name.split(".")
+            group = plain
+            for part in groups:
+                group = group[part]
+            group[key] = value
+        return read(type(self), plain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymConfig(RunConfig):
+    """A run of the Gym track."""
+
+    env: GymEnvConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(RunConfig):
+    """A run that trains a language model."""
+
+    env: TextEnvConfig
+    model: ModelConfig
