@@ -20,6 +20,7 @@ class OwnFolders(SearchPathPlugin):
     after them, where our tuned settings would win."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Hydra calls it before it composes."""
         for folder in config_folders()[-2::-1]:
             search_path.prepend("user", f"file://{folder}", SearchPathQuery(provider="main"))
 
