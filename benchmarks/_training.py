@@ -23,6 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from grpo_bench import GRPO
+from grpo_bench.config.schema import NetworkConfig
 from grpo_bench.grpo import algorithm
 from grpo_bench.grpo.rollout import Rollout, RolloutBuilder, TensorObs, take
 from grpo_bench.grpo.vec_env import VectorEnvAdapter
@@ -46,7 +47,7 @@ class Task:
 
     env_id: str
     policy: str
-    network: dict[str, Any]
+    network: NetworkConfig
     steps: int
 
 
@@ -60,11 +61,11 @@ class Schedule:
 
 
 TASKS = {
-    "vlm": Task("GRPO-VLM-v0", "MlpPolicy", {"body": "mlp", "widths": (64, 64)}, 1),
+    "vlm": Task("GRPO-VLM-v0", "MlpPolicy", NetworkConfig("mlp", {"widths": (64, 64)}), 1),
     "arithmetic": Task(
         "GRPO-Arithmetic-v0",
         "MultiInputPolicy",
-        {"body": "transformer", "width": 64, "depth": 2, "heads": 4},
+        NetworkConfig("transformer", {"width": 64, "depth": 2, "heads": 4}),
         4,
     ),
 }

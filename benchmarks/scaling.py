@@ -33,11 +33,11 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from start_up import Process, fresh
 
 from grpo_bench.config import RunConfig, composed
+from grpo_bench.config.schema import NetworkConfig
 from grpo_bench.records import run_folder
-from grpo_bench.report.folder import make_tables
+from grpo_bench.report.folder import make_tables, write_tables
 from grpo_bench.report.text.numbers import significant
 from grpo_bench.runs.sweep import run_all
-from grpo_bench.tables import write_tables
 
 SCHEDULE = SCHEDULES["middle"]
 GROUP_SIZE = 8  # unless it grows
@@ -132,8 +132,9 @@ def iterations(seconds: float) -> Iterator[Growth]:
 
 def wider(task: Task, width: int) -> Task:
     """The task with a network of another width."""
-    sizes = {"widths": (width, width)} if task.network["body"] == "mlp" else {"width": width}
-    return replace(task, network=task.network | sizes)
+    body, arguments = task.network.body, task.network.arguments
+    sizes = {"widths": (width, width)} if body == "mlp" else {"width": width}
+    return replace(task, network=NetworkConfig(body, {**arguments, **sizes}))
 
 
 def widths(seconds: float) -> Iterator[Growth]:
@@ -148,7 +149,7 @@ def widths(seconds: float) -> Iterator[Growth]:
             ) -> Iteration:
                 return make(wider(task, width), WIDTH_TRANSITIONS)
 
-            what = f"iteration of {algo}, {TASKS[name].network['body']}"
+            what = f"iteration of {algo}, {TASKS[name].network.body}"
             policies = [at(width).make(0).policy for width in sizes]
             parameters = [sum(p.numel() for p in policy.parameters()) for policy in policies]
             growth = learned(what, "width", sizes, at, seconds)

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import matplotlib
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 from PIL import Image
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 import grpo_envs  # noqa: F401  (registers the ids)
+from grpo_bench.config import composed
+from grpo_bench.config.schema import GymEnvConfig
 from grpo_bench.grpo.advantages import group_advantages
 from grpo_bench.grpo.policies import MultiInputPolicy
 from grpo_bench.training.baselines import load_actor
@@ -45,13 +45,13 @@ def draw_card(out: Path) -> None:
     Image.fromarray(env.render()).save(out)
 
 
-def play_group(config: dict[str, Any]) -> tuple[str, list[str], NDArray[np.float64]]:
+def play_group(config: GymEnvConfig) -> tuple[str, list[str], NDArray[np.float64]]:
     """One problem, G sampled answers to it, and their rewards (G,)."""
     torch.set_num_threads(1)  # as in runs: more threads slow down so small a network
-    envs = gym.make_vec(config["id"], GROUP_SIZE, autoreset_mode="Disabled", **config["kwargs"])
+    envs = gym.make_vec(config.id, GROUP_SIZE, autoreset_mode="Disabled", **config.kwargs)
     task = envs.unwrapped.task
     spaces = task.observation_space, task.action_space
-    policy = MultiInputPolicy(*spaces, lambda share: 0.0, **policy_kwargs(config["network"]))
+    policy = MultiInputPolicy(*spaces, lambda share: 0.0, **policy_kwargs(config.network))
     load_actor(policy, warmed_up(task, config, ROOT / "results" / "runs" / "warmup")[0])
     torch.manual_seed(SEED)
     observations, _ = envs.reset(options={"problem_id": np.full(GROUP_SIZE, SUM)})
@@ -94,6 +94,4 @@ def draw_group(problem: str, answers: list[str], rewards: NDArray[np.float64], o
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
     draw_card(PICTURES / "vlm-card.png")
-    arithmetic = OmegaConf.load(ROOT / "conf" / "env" / "arithmetic.yaml")
-    settings: Any = OmegaConf.to_container(arithmetic)
-    draw_group(*play_group(settings), PICTURES / "group.svg")
+    draw_group(*play_group(composed("env=arithmetic").env), PICTURES / "group.svg")
