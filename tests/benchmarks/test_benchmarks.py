@@ -335,20 +335,20 @@ def test_comparison_with_another_commit(load, tmp_path):
 
 
 def test_comparison_of_results_by_hand(load):
-    """0.2 and 0.4 before, 0.3 and 0.7 after: differences 0.1 and 0.3, mean 0.2, s = 0.1 sqrt 2,
-    t(1) at 97.5 % = 12.7062, half width 1.27062. And a cell in which nothing has changed."""
+    """0.2, 0.4, 0.6 before and 0.3, 0.6, 0.9 after: differences 0.1, 0.2, 0.3 with mean 0.2 and
+    s = 0.1; t(2) at 97.5 % = 4.3027, half width 0.24842. A second cell has not changed."""
     comparison = load("comparison")
     index = pd.MultiIndex.from_product(
-        [["vlm"], ["grpo", "ppo"], [1, 2]], names=["env", "algo", "seed"]
+        [["vlm"], ["grpo", "ppo"], [1, 2, 3]], names=["env", "algo", "seed"]
     )
-    before = comparison.Sweep(2.0, 0.5, pd.Series([0.2, 0.4, 0.1, 0.1], index))
-    after = comparison.Sweep(1.0, 0.9, pd.Series([0.3, 0.7, 0.1, 0.1], index))
+    before = comparison.Sweep(2.0, 0.5, pd.Series([0.2, 0.4, 0.6, 0.1, 0.1, 0.1], index))
+    after = comparison.Sweep(1.0, 0.9, pd.Series([0.3, 0.6, 0.9, 0.1, 0.1, 0.1], index))
     sweeps = {"v1": [before], comparison.THIS: [after]}
     table = comparison.results_table("v1", sweeps, 1)
     first, second = table.rows
     assert first["difference"] == pytest.approx(0.2)
-    assert first["difference_high"] == pytest.approx(0.2 + 1.27062, abs=1e-5)
-    assert (first["before"], first["after"]) == (pytest.approx(0.3), pytest.approx(0.5))
+    assert first["difference_high"] == pytest.approx(0.2 + 0.24842, abs=1e-5)
+    assert (first["before"], first["after"]) == (pytest.approx(0.4), pytest.approx(0.6))
     assert second["difference"] == second["difference_low"] == second["difference_high"] == 0
     assert table.footnotes == ["Intervals of the difference without 0: 0 of 2"]
     later = after._replace(success=before.success + 0.25)

@@ -68,7 +68,7 @@ def test_the_sweeps_compose(gpu: ModuleType, tmp_path: Path) -> None:
         ]
         for chosen in itertools.product(*choices):
             settings = [word for word in chosen if not word.startswith("hydra")]
-            assert composed(*settings)["device"] == "cuda"
+            assert composed(*settings).device == "cuda"
 
 
 def test_without_a_card(gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """benchmarks/memory.py: whose bytes are whose, sums and errors by hand, the bars of its table."""
 
 import tracemalloc
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -89,7 +90,7 @@ def test_the_target(bench, measured, word):
 
 def test_a_process_that_fails_says_why(bench):
     with pytest.raises(RuntimeError, match="KeyError"):
-        bench.process("nothing", {})
+        bench.process("nothing", SimpleNamespace(plain={}))
 
 
 def test_bars_by_hand():

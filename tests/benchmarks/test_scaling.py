@@ -31,10 +31,10 @@ def test_rows_of_two_scales_by_hand(load):
     growth, compare = load("_growth"), load("_compare")
     sizes, squares = (1, 2, 4, 8), (1, 4, 16, 64)
     made = growth.Growth("network", "width", sizes, lambda n, turn: 0.0, {"parameters": squares})
-    table = compare.Table("", growth.LABELS, growth.COLUMNS, 2)
-    # Of two turns: exponents 1 and 2 in the width, half of that in its squares. t(1) at 97.5 % is
-    # 12.7062, s = 1 / sqrt 2: half width 12.7062 / 2 = 6.3531.
-    costs = np.array([[1.0, 1.0, 1.0, 2.0], [1.0, 1.0, 1.0, 4.0]])
+    table = compare.Table("", growth.LABELS, growth.COLUMNS, 3)
+    # Three turns: exponents 1, 2 and 3 in the width, half of that in its squares. t(2) at 97.5 % is
+    # 4.3027, s = 1: half width 4.3027 / sqrt 3 = 2.4842.
+    costs = np.array([[1.0, 1.0, 1.0, 2.0], [1.0, 1.0, 1.0, 4.0], [1.0, 1.0, 1.0, 8.0]])
     growth.add_rows(table, made, costs)
     width, parameters = table.numbers().to_dict("records")
     assert (width["grows with"], width["sizes"]) == ("width", "1 to 8")
@@ -42,12 +42,12 @@ def test_rows_of_two_scales_by_hand(load):
     assert parameters["no worse than linear"] == "cannot tell"
     (target,) = table.targets
     assert (target.what, target.verdict) == ("network, exponent of its cost by parameters", "open")
-    assert (target.estimate, target.median) == pytest.approx((0.75, 0.75))
-    assert (width["cost"], width["cost_low"], width["cost_high"]) == (3.0, 2.0, 4.0)
-    assert (width["upper"], width["top"]) == pytest.approx((1.5, 1.5))
-    assert width["upper_high"] == pytest.approx(1.5 + 6.3531, abs=1e-4)
-    assert parameters["upper"] == pytest.approx(0.75)
-    assert parameters["upper_low"] == pytest.approx(0.75 - 6.3531 / 2, abs=1e-4)
+    assert (target.estimate, target.median) == pytest.approx((1.0, 1.0))
+    assert (width["cost"], width["cost_low"], width["cost_high"]) == (4.0, 2.0, 8.0)
+    assert (width["upper"], width["top"]) == pytest.approx((2.0, 2.0))
+    assert width["upper_high"] == pytest.approx(2.0 + 2.4842, abs=1e-4)
+    assert parameters["upper"] == pytest.approx(1.0)
+    assert parameters["upper_low"] == pytest.approx(1.0 - 2.4842 / 2, abs=1e-4)
     small = made.smallest(3)
     assert (small.sizes, small.judged_by) == ((1, 2, 4), {"parameters": (1, 4, 16)})
     assert made.smallest(None) == made
