@@ -98,8 +98,11 @@ def holder(folder: Path) -> Holder | None:
 
 
 def settle(folder: Path, status: Status, error: str) -> bool:
-    """Say how a run ended whose process could not say so itself (killed, out of memory, out of
-    time): for whoever watched that process.
+    """Record how a run ended whose process could not do it (killed, out of memory, out of time):
+    for the process that watched it.
+
+    A process may die after it made its attempt and before it wrote its first manifest. The
+    manifest is then an older one, and this attempt has not ended either.
 
     Returns:
         False if there was nothing to settle: the run has ended, or its process still lives.
@@ -107,9 +110,10 @@ def settle(folder: Path, status: Status, error: str) -> bool:
     number, latest = latest_attempt(folder)
     dead = latest is not None and not latest.alive()
     manifest = read_manifest(folder)
-    if not dead or manifest.status != "running" or manifest.attempt != number:
+    ended = manifest.attempt == number and manifest.status not in ("planned", "running")
+    if not dead or ended or manifest.status == "ok":
         return False
-    _end(folder, manifest, status, error, {})
+    _end(folder, replace(manifest, attempt=number), status, error, {})
     return True
 
 

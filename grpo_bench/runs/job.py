@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import reset_peak
 from grpo_bench.meter.provenance import provenance
 from grpo_bench.records import claim, plan
+from grpo_bench.runs.stopping import held
 from grpo_bench.training.baselines import KINDS, load_actor, make_baseline
 from grpo_bench.training.exports import check_exports, sinks
 from grpo_bench.training.networks import policy_kwargs
@@ -57,11 +59,16 @@ def execute(config: RunConfig, progress: Progress = ignore_progress, concurrency
     folder = plan(Path(config.results), config.plain)
     seeds = {name: integer_seed(config.seed, name) for name in ("policy", "environment")}
     found = provenance(device)
-    run = claim(folder, config.plain, seeds=seeds, provenance=found, concurrency=concurrency)
-    if run is None if world is None else world.most(run is None):  # all of them, or none
-        return folder
-    assert run is not None
-    with run:
+    with ExitStack() as stack:
+        with held():  # the run is entered before a signal can end it: its record says "killed"
+            run = claim(
+                folder, config.plain, seeds=seeds, provenance=found, concurrency=concurrency
+            )
+            if run is not None:
+                stack.enter_context(run)
+        if run is None if world is None else world.most(run is None):  # all of them, or none
+            return folder
+        assert run is not None
         run.sinks = sinks(config, folder)
         if isinstance(config, LanguageConfig):
             from grpo_bench.lm.run import learn  # transformers: seconds, and an extra

@@ -19,6 +19,7 @@ from support.run_records import ORIGIN
 from grpo_bench.records import (
     STATUSES,
     RecordError,
+    Run,
     claim,
     identity,
     plan,
@@ -259,6 +260,22 @@ def test_kill_loses_nothing_that_was_flushed(tmp_path):
     assert not settle(folder, "killed", "too late")
     assert (read_manifest(folder).status, read_manifest(folder).attempt) == ("oom", 1)
     assert take(folder).manifest.attempt == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_killed_between_its_attempt_and_its_first_manifest(tmp_path, monkeypatch):
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    folder = plan(tmp_path, config())
+    for attempt in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "__init__", die)
+            _die(folder)
+        assert settle(folder, "killed", "killed by signal 9")
+        manifest = read_manifest(folder)
+        assert (manifest.status, manifest.attempt) == ("killed", attempt)
+        assert not settle(folder, "failed", "too late")
 
 
 def test_nothing_to_settle_while_it_runs(tmp_path):

@@ -365,6 +365,32 @@ def test_a_run_that_is_stopped(tmp_path: Path) -> None:
     assert statuses(tmp_path / "runs") == {"grpo seed1": "killed"}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_run_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """The record says "killed", though the signal comes before the run has begun."""
+
+    def interrupted(*args: Any, **keywords: Any) -> Run | None:
+        run = claim(*args, **keywords)
+        signal.raise_signal(number)
+        return run
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grpo_bench.runs.job.claim", interrupted)
+    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            execute(config(tmp_path, *QUICK))
+        assert {one: signal.getsignal(one) for one in before} == dict.fromkeys(before, interrupt)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert set(statuses(tmp_path).values()) == {"killed"}
+
+
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_takes_its_runs_along_and_the_next_redoes_them(
     tmp_path: Path,
