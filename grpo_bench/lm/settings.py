@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
-from typing import Any
 
+from grpo_bench.config.schema import AlgoConfig, TextTrainConfig
 from grpo_bench.grpo import settings as grpo
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.grpo.settings import count, not_negative, number, one_of, option, positive
@@ -50,8 +50,8 @@ class Settings(grpo.Settings):
             )
 
 
-def settings_of(algo: dict[str, Any], train: dict[str, Any], max_new_tokens: int) -> Settings:
-    """The settings of an ``algo`` group.
+def settings_of(algo: AlgoConfig, train: TextTrainConfig, max_new_tokens: int) -> Settings:
+    """The settings of an algorithm.
 
     PPO gets the same groups of completions as GRPO, though it makes no use of them, and takes the
     mean over tokens, as SB3 does over transitions.
@@ -59,12 +59,12 @@ def settings_of(algo: dict[str, Any], train: dict[str, Any], max_new_tokens: int
     Raises:
         ValueError: a value out of range, or a setting that the algorithm does not have here.
     """
-    given = {name: value for name, value in algo.items() if name != "name"}
-    kind = given["kind"]
+    given = {name: value for name, value in algo.keywords().items() if name != "name"}
+    kind = algo.kind
     if kind not in ("grpo", "ppo"):
         raise ValueError(f"algo.kind={kind!r} with a language model: expected grpo or ppo")
     if kind == "ppo":
-        given = {"group_size": train["group_size"], "aggregation": "token_mean", **given}
+        given = {"group_size": train.group_size, "aggregation": "token_mean", **given}
     if given.get("aggregation") == "constant_length":
         given.setdefault("max_len", max_new_tokens)
     names = {each.name for each in fields(Settings)}
@@ -77,12 +77,12 @@ def settings_of(algo: dict[str, Any], train: dict[str, Any], max_new_tokens: int
                 f"{', '.join(sorted(known))} there"
             )
     settings = Settings(**{name: value for name, value in given.items() if name in known})
-    if train["episodes"] % settings.group_size:
+    if train.episodes % settings.group_size:
         raise ValueError(
-            f"env.train.episodes={train['episodes']}: expected a multiple of "
+            f"env.train.episodes={train.episodes}: expected a multiple of "
             f"group_size={settings.group_size}"
         )
-    groups = train["episodes"] // settings.group_size
+    groups = train.episodes // settings.group_size
     if groups % settings.minibatches:
         raise ValueError(
             f"algo.minibatches={settings.minibatches}: expected a divisor of the {groups} groups "

@@ -112,7 +112,7 @@ def check_config(config: LanguageConfig) -> None:
 def settings_from(config: LanguageConfig) -> Settings:
     """The settings of the update."""
     env = config.env
-    return settings_of(config.algo.keywords(), vars(env.train), env.generation.max_new_tokens)
+    return settings_of(config.algo, env.train, env.generation.max_new_tokens)
 
 
 def lora_of(config: LoraConfig) -> Lora:

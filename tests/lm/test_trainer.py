@@ -15,7 +15,7 @@ from support.new_names import MINE, with_mine
 from support.tiny import plain_logp
 
 from grpo_bench.config.rules import read
-from grpo_bench.config.schema import TextEnvConfig
+from grpo_bench.config.schema import AlgoConfig, TextEnvConfig
 from grpo_bench.grpo.advantages import BASELINES, group_advantages, return_penalty
 from grpo_bench.grpo.kl import FORMS, sample_term
 from grpo_bench.grpo.loss import value_loss
@@ -47,10 +47,14 @@ PPO = {"kind": "ppo", "learning_rate": 1e-3, "n_epochs": 1, "minibatches": 1}
 REWARDS = [1.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 2.0, 0.0]  # the second group is flat
 
 
+def algo_of(options):
+    return read(AlgoConfig, {"name": "x", **options})
+
+
 def trainer_of(algo, rank=0, env=ENV):
     """A trainer of the tiny model in float32, whose critic and reference know something else."""
     lm = load_model("tiny", dtype="float32", lora=Lora(rank))
-    settings = settings_of({"name": "x", "max_grad_norm": 1e9, **algo}, vars(env.train), 5)
+    settings = settings_of(algo_of({"max_grad_norm": 1e9, **algo}), env.train, 5)
     reference = None if settings.kl == "none" else Reference(lm.model)
     critic = None
     if settings.kind == "ppo":
@@ -359,7 +363,7 @@ def test_shuffled_rewards_go_to_others():
 @pytest.mark.parametrize(
     ("algo", "message"),
     [
-        ({"kind": "a2c"}, "algo.kind='a2c' with a language model: expected grpo or ppo"),
+        ({**GRPO, "kind": "a2c"}, "algo.kind='a2c' with a language model: expected grpo or ppo"),
         ({**GRPO, "kl": "exact"}, "kl='exact' with a language model"),
         ({**GRPO, "supervision": "process"}, "algo.supervision='process' with a language model"),
         ({**GRPO, "group_size": 5}, "env.train.episodes=12: expected a multiple of group_size=5"),
@@ -375,7 +379,7 @@ def test_shuffled_rewards_go_to_others():
 )
 def test_settings_that_cannot_be_meant(algo, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        settings_of({"name": "x", **algo}, vars(ENV.train), 5)
+        settings_of(algo_of(algo), ENV.train, 5)
 
 
 def test_a_group_that_may_not_fit_is_told_before_the_first_is_played():
@@ -403,5 +407,5 @@ def test_a_new_name_is_one_entry_of_a_table(option, monkeypatch):
 
 
 def test_constant_length_is_the_limit_of_tokens():
-    settings = settings_of({**GRPO, "aggregation": "constant_length"}, vars(ENV.train), 7)
+    settings = settings_of(algo_of({**GRPO, "aggregation": "constant_length"}), ENV.train, 7)
     assert settings.max_len == 7
