@@ -66,8 +66,8 @@ def _improvement(x: Values, y: Values, task: int, confidence: float) -> Interval
     edge = ((1 - confidence) / 2) ** (1 / pairs)
     return Interval(
         estimate,
-        edge if estimate == 1 else float(low),
-        1 - edge if estimate == 0 else float(high),
+        edge if estimate == 1 else low,
+        1 - edge if estimate == 0 else high,
     )
 
 

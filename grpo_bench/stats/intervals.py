@@ -108,7 +108,7 @@ def _bootstrap(values: Values, confidence: float) -> Interval:
     means = np.add.reduce(counts(n) * deviations[:, None], axis=0) / n  # (RESAMPLES,)
     low, high = bounds(means, expanded_level(n, n - 1, confidence))
     centre = float(deviations.mean())
-    return Interval(mean, mean + float(low - centre), mean + float(high - centre))
+    return Interval(mean, mean + (low - centre), mean + (high - centre))
 
 
 def paired_difference_interval(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
@@ -166,7 +166,6 @@ def spread(x: ArrayLike) -> Spread:
     if not squares > 0 or math.isclose(values[0], values[-1], rel_tol=1e-12):
         return Spread(n, deviation(values), math.nan)
     cut = int(n / (2 * math.sqrt(n - 4))) if n > 4 else 0
-    cut = min(cut, (n - 1) // 2)
     fourth = float(((values - values[cut : n - cut].mean()) ** 4).sum())
     return Spread(n, deviation(values), n * fourth / squares**2)
 

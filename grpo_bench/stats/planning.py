@@ -64,7 +64,7 @@ def smallest_p(n: int, m: int, paired: bool = False) -> float:
         raise ValueError(f"{n} and {m} seeds: expected at least one of each")
     if paired and n != m:
         raise ValueError(f"{n} and {m} seeds: pairs need the same number of each")
-    return min(1.0, 2 / (2**n if paired else math.comb(n + m, n)))
+    return 2 / (2**n if paired else math.comb(n + m, n))
 
 
 def seeds_for_p(p: float, paired: bool = False) -> int:

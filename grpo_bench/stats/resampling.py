@@ -51,12 +51,9 @@ def expanded_level(n: int, freedom: int, confidence: float) -> float:
     return float(special.ndtr(-math.sqrt(n / (n - 1)) * quantile))
 
 
-def bounds(
-    statistics: NDArray[np.float64], level: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The order statistics of resampled statistics (RESAMPLES, ...) at a level and at its
-    complement, each (...)."""
+def bounds(statistics: NDArray[np.float64], level: float) -> tuple[float, float]:
+    """The order statistics of resampled statistics (RESAMPLES,) at a level and its complement."""
     below = max(0, math.floor(level * len(statistics) + 0.5) - 1)
     above = len(statistics) - 1 - below
-    ordered = np.partition(statistics, (below, above), axis=0)
-    return ordered[below], ordered[above]
+    ordered = np.partition(statistics, (below, above))
+    return float(ordered[below]), float(ordered[above])

@@ -66,7 +66,7 @@ def aggregate_interval(
     level = expanded_level(fewest, sum(len(task) - 1 for task in tasks), confidence)
     drawn = [np.sort(task)[resamples(len(task), k)] for k, task in enumerate(tasks)]
     low, high = bounds(statistic(drawn), level)
-    return Interval(estimate, float(low), float(high))
+    return Interval(estimate, low, high)
 
 
 class Profile(NamedTuple):

@@ -41,9 +41,11 @@ def test_one_and_two_values_have_no_bounds_and_none_no_mean(interval):
 def test_positive_mean_of_three_by_hand():
     # As above, but a factor: w = exp(2.484138 / 2) = 3.462770; 2 / w = 0.577572, 2 w = 6.925540
     assert positive_mean_interval([1, 2, 3]) == pytest.approx((2, 0.577572, 6.925540), abs=1e-5)
+    assert positive_mean_interval([0.1, 0.2, 0.3]) == pytest.approx((0.2, 0.0577572, 0.692554))
     assert positive_mean_interval([5, 5, 5]) == (5, 5, 5)
     assert positive_mean_interval([0, 0, 0]) == (0, 0, 0)
     assert positive_mean_interval(TEN) == mean_interval(TEN)
+    assert positive_mean_interval(TEN, 0.5) == mean_interval(TEN, 0.5)
     with pytest.raises(ValueError, match=r"x holds -1\.0: expected no negative value"):
         positive_mean_interval([1, -1, 2])
 
@@ -140,6 +142,18 @@ def test_wilson_agrees_with_scipy(successes, n):
     assert wilson(successes, n) == pytest.approx((successes / n, low, high), abs=1e-12)
 
 
+def test_pairs_have_the_confidence_that_is_asked_for():
+    a, b = np.array([1.0, 2.0, 4.0]), np.array([3.0, 1.0, 1.0])
+    assert paired_difference_interval(a, b, 0.5) == mean_interval(a - b, 0.5)
+    logs = mean_interval(np.log(a) - np.log(b), 0.5)
+    assert paired_ratio_interval(a, b, 0.5) == pytest.approx(np.exp(logs))
+
+
+def test_wilson_of_all_successes_is_at_most_1():
+    # the bound is 1 but for rounding: of 16 it would be 1.0000000000000002
+    assert all(wilson(n, n).high == 1 and wilson(0, n).low == 0 for n in range(1, 300))
+
+
 def test_wilson_by_hand():
     # 0 of 4: centre (z^2 / 8) / (1 + z^2 / 4) = half width, so 0 to z^2 / (4 + z^2), z = 1.959964
     assert wilson(0, 4) == pytest.approx((0, 0, 3.841459 / 7.841459), abs=1e-6)
@@ -173,9 +187,17 @@ def test_spread_by_hand():
     # Of five values floor(5 / 2) = 2 are cut at either end: about the median 0 the outlier has
     # 10^4, about the mean 2 the squares are 4 * 4 + 64.
     assert spread([0, 10, 0, 0, 0]).kurtosis == pytest.approx(5 * 10**4 / 80**2)
+    # Of three and four nothing is cut. Squares 6, fourth powers 18; squares 12, fourth powers 84
+    assert spread([0, 0, 3]).kurtosis == pytest.approx(3 * 18 / 6**2)
+    assert spread([0, 0, 0, 4]).kurtosis == pytest.approx(4 * 84 / 12**2)
+    # Of 20 floor(20 / 8) = 2 are cut at either end, which leaves 15 of 0 and one of 1: mean 1/16
+    fourths = 17 * (1 / 16) ** 4 + 3 * (15 / 16) ** 4
+    squares = 20 * 0.15 * 0.85
+    assert spread([0] * 17 + [1] * 3).kurtosis == pytest.approx(20 * fourths / squares**2)
     # of two values: mean 0.5, squares 1/4 + 1/4, fourth powers 1/16 + 1/16: 2 (1/8) / (1/2)^2
     assert spread([0, 1]).kurtosis == pytest.approx(1.0)
-    assert math.isnan(spread([3.0, 3.0]).kurtosis) and spread([3.0, 3.0]).deviation == 0
+    assert spread([1, 1 + 1e-10]).kurtosis == pytest.approx(1.0, rel=1e-4)
+    assert math.isnan(spread([3.0, 3.0]).kurtosis) and spread([3.0, 3.0])[:2] == (2, 0)
     assert math.isnan(spread([0.0, 1e-200]).kurtosis)  # whose squares are 0 in floating point
     assert math.isnan(spread([1.0]).deviation) and math.isnan(spread([]).kurtosis)
 

@@ -11,12 +11,14 @@ from scipy import stats
 
 from grpo_bench.stats import (
     AGGREGATE_FROM,
+    comparison,
     mcnemar,
     nested_permutation,
     paired_difference_interval,
     probability_of_improvement,
     smallest_p,
 )
+from grpo_bench.stats.resampling import counts, expanded_level
 
 # -- probability of improvement -------------------------------------------------------------------
 
@@ -66,6 +68,26 @@ def test_improvement_without_an_exception_is_still_bounded():
     assert probability_of_improvement(below, above) == pytest.approx((0, 0, distance))
 
 
+def test_improvement_draws_every_side_of_every_task_by_itself(monkeypatch):
+    """And its level is that of the smaller side, with n - 1 degrees of freedom."""
+    streams, levels = [], []
+
+    def drawn(n, stratum=0):
+        streams.append(stratum)
+        return counts(n, stratum)
+
+    def level(*arguments):
+        levels.append(arguments)
+        return expanded_level(*arguments)
+
+    monkeypatch.setattr(comparison, "counts", drawn)
+    monkeypatch.setattr(comparison, "expanded_level", level)
+    x = [np.arange(7.0), np.arange(8.0), np.arange(9.0)]
+    probability_of_improvement(x, [np.arange(8.0) + 0.5] * 3, 0.9)
+    assert sorted(streams) == list(range(6))
+    assert levels == [(7, 6, 0.9), (8, 7, 0.9), (8, 7, 0.9)]
+
+
 def test_improvement_of_equals_is_a_half():
     assert probability_of_improvement([np.ones(9)], [np.ones(9)]) == (0.5, 0.5, 0.5)
 
@@ -73,6 +95,8 @@ def test_improvement_of_equals_is_a_half():
 def test_improvement_without_enough_runs_or_numbers():
     few = probability_of_improvement([np.arange(AGGREGATE_FROM - 1)], [np.arange(20)])
     assert not math.isnan(few.estimate) and math.isnan(few.low) and math.isnan(few.high)
+    enough = probability_of_improvement([np.arange(AGGREGATE_FROM)], [np.arange(20)])
+    assert not np.isnan(enough).any()
     unknown = probability_of_improvement([[math.nan] * 10], [np.arange(10)])
     assert all(math.isnan(x) for x in unknown)
 

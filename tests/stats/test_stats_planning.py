@@ -19,6 +19,19 @@ def test_seeds_to_tell_gives_the_power_it_promises():
     assert abs(found - 0.80) < 3 * math.sqrt(0.8 * 0.2 / 4000) + 0.008  # 34 pairs give 0.808
 
 
+@pytest.mark.parametrize(
+    ("effect", "n", "confidence"), [(0.5, 12, 0.95), (1.0, 6, 0.95), (0.4, 9, 0.8), (2.0, 4, 0.95)]
+)
+def test_seeds_to_tell_is_the_smallest_number_with_that_power(effect, n, confidence):
+    """The power of n pairs by scipy's non-central t."""
+    critical, shift = stats.t.ppf((1 + confidence) / 2, n - 1), effect * math.sqrt(n)
+    above, below = stats.nct.sf(critical, n - 1, shift), stats.nct.cdf(-critical, n - 1, shift)
+    power = above + below
+    differences = HALF - 0.5 + effect
+    for more, seeds in ((-1e-5, n), (1e-5, n + 1)):
+        assert seeds_to_tell(differences, np.zeros(2), confidence, power + more) == seeds
+
+
 def test_seeds_to_tell_is_about_pairs():
     a, common = np.array([0.1, 0.2, 0.3]), np.array([0.0, 50.0, 100.0])
     assert seeds_to_tell(a, [0, 0, 0]) == seeds_to_tell(a + common, common)

@@ -49,6 +49,9 @@ def test_bounds_of_the_median_are_those_of_the_sign_test():
     assert median_to_reach(times, [True] * 10) == (5, 2, 9)
     quantile = stats.quantile_test(times, p=0.5).confidence_interval(0.95)
     assert (quantile.low, quantile.high) == (2, 9)
+    # Of 9 P(at most 1) = 10 / 512 < 0.025 < 46 / 512; of 2 P(0) = 1 / 4 is exactly the level
+    assert median_to_reach(times[:9], [1] * 9)[1:] == (2, 8)
+    assert median_to_reach(times[:2], [1] * 2, confidence=0.5)[1:] == (1, 2)
     # 5 values: 2 / 32 > 0.05, so not even the extremes
     few = median_to_reach(times[:5], [True] * 5)
     assert few.estimate == 3 and math.isnan(few.low) and math.isnan(few.high)

@@ -84,6 +84,8 @@ def test_a_profile_of_two_seeds_has_no_bounds():
     profile = performance_profile([[0.2, 0.8], [0.1, 0.2, 0.9]], [0.5])
     assert profile.share == pytest.approx([(1 / 2 + 1 / 3) / 2])
     assert np.isnan([profile.low, profile.high]).all()
+    three = performance_profile([[0.2, 0.8, 0.9]] * 2, [0.5])
+    assert not np.isnan([three.low, three.high]).any()
 
 
 def test_nan_is_passed_on():
@@ -110,6 +112,8 @@ def test_profile_of_one_task_is_wilson():
     share, low, high = performance_profile([np.arange(10.0)], [6.5, 9.0])
     assert (share[0], low[0], high[0]) == wilson(3, 10)
     assert (share[1], low[1], high[1]) == wilson(0, 10)
+    share, low, high = performance_profile([np.arange(10.0)], [6.5], 0.5)
+    assert (share[0], low[0], high[0]) == wilson(3, 10, 0.5)
 
 
 def test_resamples_are_symmetric_read_only_and_differ_between_strata():
