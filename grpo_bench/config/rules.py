@@ -95,7 +95,8 @@ def option_rule(name: str) -> Rule:
     """The rule for an option of an algorithm. Its class checks the value, too."""
     if name.endswith("_size"):
         return COUNT
-    return {"str": TEXT, "bool": FLAG}.get(TYPES.get(name, ""), SETTING)
+    kind = TYPES.get(name, "").split(" | ")[0]  # a formula is "str | ...": its name, or a function
+    return {"str": TEXT, "bool": FLAG}.get(kind, SETTING)
 
 
 def others(rule: Callable[[str], Rule]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from stable_baselines3.common.distributions import CategoricalDistribution
@@ -23,10 +23,10 @@ from grpo_bench.grpo.advantages import (
     BASELINES,
     baselines_that,
     group_advantages,
-    process_advantages,
     return_penalty,
 )
 from grpo_bench.grpo.choices import choice
+from grpo_bench.grpo.credit import BY_STEP
 from grpo_bench.grpo.objectives import Clip, aggregation_weights, policy_loss
 
 WHOLE_BATCH = baselines_that("across_groups")  # use statistics of the whole batch
@@ -41,7 +41,8 @@ class Estimator:
     baseline: str = "group"
     ddof: int = 0
     eps: float = 1e-4
-    supervision: Literal["outcome", "process"] = "outcome"
+    supervision: str = "outcome"
+    gamma: float = 1.0
     aggregation: str = "sequence_mean"
     max_len: int | None = None  # for constant_length; None: the task's
     ratio: str = "token"
@@ -83,7 +84,8 @@ def batch_gradients(
         members: (B, P, G) rollouts of the task, by number.
 
     Raises:
-        ValueError: a baseline over the batch with one problem a batch, or with process supervision.
+        ValueError: a baseline over the batch with one problem a batch, or whose actions have
+            advantages of their own.
     """
     with double_precision():
         n_batches, rollouts = len(members), members[0].numel()
@@ -151,13 +153,16 @@ def _state_kl(task: Task, logits: Tensor, reference: Tensor) -> Tensor:
 
 
 def _advantages(task: Task, estimator: Estimator, policies: Policies, members: Tensor) -> Tensor:
-    """(B, P, G, 1), or (B, P, G, T) under process supervision."""
+    """(B, P, G, 1), or (B, P, G, T) where each action has its own."""
     e = estimator
-    if e.supervision == "process":
+    if e.supervision != "outcome":
         if e.baseline in WHOLE_BATCH:
-            raise ValueError(f"baseline={e.baseline!r} with process supervision is not enumerated")
+            raise ValueError(
+                f"baseline={e.baseline!r} with supervision={e.supervision!r} is not enumerated"
+            )
         rewards, mask = task.rewards[members].flatten(0, 1), task.mask[members].flatten(0, 1)
-        advantages = process_advantages(rewards, mask, e.baseline, e.ddof, e.eps)  # (B * P, G, T)
+        of_steps = BY_STEP[e.supervision]  # (B * P, G, T)
+        advantages = of_steps(rewards, mask, e.baseline, e.ddof, e.eps, e.gamma)
     elif e.baseline in WHOLE_BATCH:
         advantages = _by_batch(task.returns[members], e)
     else:
@@ -177,7 +182,7 @@ def _by_batch(returns: Tensor, e: Estimator) -> Tensor:
     batch at a time, and its checks of the values do not work under ``vmap``."""
     if returns.shape[1] < 2:
         raise ValueError(f"baseline={e.baseline!r}: expected batches of at least 2 problems")
-    baseline = choice("baseline", e.baseline, BASELINES).function
+    baseline = choice("baseline", e.baseline, BASELINES)
     every = torch.ones_like(returns, dtype=torch.bool)
     return torch.vmap(lambda r, valid: baseline(r, valid, e.ddof, e.eps))(returns, every)
 

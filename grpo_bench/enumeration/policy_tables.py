@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
-from typing import Literal
 
 from grpo_bench.enumeration.evaluation import evaluate, listed_moments
 from grpo_bench.enumeration.examples import (
@@ -182,24 +181,28 @@ def share_outside(task: Task, policies: Policies, ratio: str) -> float:
 
 
 def process_table() -> Table:
-    """Process against outcome supervision, on a task that rewards single steps."""
+    """Every supervision, on a task that rewards single steps."""
     columns, reading = measures("scale", "cosine", "error", "turned", "variance", "noise")
     table = Table(
         "process",
-        "Process supervision: the expected step where single steps are paid, on-policy",
+        "Credit over time: the expected step where single steps are paid, on-policy",
         ["supervision", "baseline", "G"],
         columns,
         reading,
         footnotes=[
             "two problems of at most three tokens; summed over the tokens: the scale is 1 if right",
             "process: the rewards of this and later steps, normalised over all steps of the group. "
-            "Without a baseline that is right, with less variance; a mean that is taken off each "
-            "step is taken off as often as steps follow, which the action itself decides",
+            "Without a baseline that is right, with less variance; a mean that is subtracted from "
+            "each step is subtracted as often as steps follow, which the action itself decides",
+            "return_to_go: the return from this step on, against those of the members that still "
+            "play. A step that no other member plays counts 0, so small groups lose a part of the "
+            "gradient of late steps",
         ],
     )
-    kinds: list[tuple[Literal["outcome", "process"], str]]
-    kinds = [("outcome", b) for b in ("none", "rloo", "group_mean", "group")]
-    kinds += [("process", b) for b in ("none", "group_mean", "group")]
+    baselines = ("none", "rloo", "group_mean", "group")
+    kinds = [("outcome", baseline) for baseline in baselines]
+    kinds += [("process", baseline) for baseline in baselines if baseline != "rloo"]
+    kinds += [("return_to_go", baseline) for baseline in baselines]
     example = paid_steps()
     for (supervision, baseline), group_size in product(kinds, (2, 4, 8, 16)):
         estimator = replace(SUMMED, baseline=baseline, supervision=supervision)

@@ -1,26 +1,28 @@
 """Advantages from the rewards of groups: pure functions of a (n_problems, group_size) tensor.
 
-Row p holds the rewards r_1..r_G of G rollouts of problem p. To add a baseline, write a function
-of (rewards, valid, ddof, eps) with its formula and paper, and add it to ``BASELINES``.
+Row p holds the rewards r_1..r_G of G rollouts of problem p. A baseline is a function of (rewards,
+valid, ddof, eps). Pass your own as ``GRPO(..., baseline=function)``, or give it a name:
+``BASELINES["mine"] = function``, also at run time.
 
-Outcome supervision gives each rollout one advantage (``group_advantages``). Process supervision
-gives each step of a rollout its own (``process_advantages``), by the same baselines.
+These are advantages of whole rollouts. ``grpo.credit`` makes those of single actions from the same
+baselines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from grpo_bench.grpo.choices import choice
+from grpo_bench.grpo.choices import choice, label
 
 
 def group_advantages(
     rewards: Tensor,
-    baseline: str = "group",
+    baseline: str | BaselineFunction = "group",
     ddof: int = 0,
     eps: float = 1e-4,
     valid: Tensor | None = None,
@@ -29,14 +31,15 @@ def group_advantages(
 
     Args:
         rewards: (n_problems, group_size), finite where ``valid``.
-        baseline: a name in ``BASELINES``.
+        baseline: a name in ``BASELINES``, a ``Baseline``, or its function.
         ddof: 0 divides the variance by G (population), 1 by G - 1 (Bessel; TRL and verl).
         eps: added to the standard deviation; ignored by the baselines that do not divide.
         valid: (n_problems, group_size) bool; rollouts that are not valid count in no mean and get
             advantage 0. None: all are.
 
     Raises:
-        ValueError: unknown baseline, a group of one, or a reward that is not finite.
+        ValueError: unknown baseline, a group of one, a reward that is not finite, or advantages of
+            another shape.
     """
     if rewards.dim() != 2 or rewards.shape[1] < 2:
         raise ValueError(
@@ -48,44 +51,16 @@ def group_advantages(
     if valid is None:
         valid = torch.ones_like(rewards, dtype=torch.bool)
     rewards = torch.where(valid, rewards, torch.zeros_like(rewards))
-    _check_finite(rewards)
-    function = choice("baseline", baseline, BASELINES).function
+    check_finite(rewards)
+    function = choice("baseline", baseline, BASELINES)
     # in float64: in float32 the squares of large deviations overflow, those of tiny ones vanish
     advantages = function(rewards.double(), valid, ddof, eps)
+    if advantages.shape != rewards.shape:
+        raise ValueError(
+            f"baseline={label(baseline)} made advantages of shape {tuple(advantages.shape)} from "
+            f"rewards of shape {tuple(rewards.shape)}: expected the same shape"
+        )
     return torch.where(valid, advantages, 0.0).to(rewards.dtype)
-
-
-def process_advantages(
-    rewards: Tensor, mask: Tensor, baseline: str = "group", ddof: int = 0, eps: float = 1e-4
-) -> Tensor:
-    """Advantage of each step, (n_problems, group_size, length): the sum of the normalised rewards
-    of this step and of those that follow it.
-
-    A_it = sum_{j >= t} r~_ij, where the baseline makes r~ of the step rewards of the whole group as
-    it makes A of the returns: ``group`` subtracts the mean of all step rewards of the group and
-    divides by their standard deviation. DeepSeekMath (arXiv 2402.03300), section 4.1.3.
-
-    Args:
-        rewards: (n_problems, group_size, length), finite wherever ``mask``.
-        mask: (n_problems, group_size, length) bool, the real steps.
-        baseline, ddof, eps: as for ``group_advantages``, with a baseline that works ``by_step``.
-
-    Raises:
-        ValueError: as ``group_advantages``, or a baseline that compares whole rollouts.
-    """
-    if rewards.dim() != 3 or rewards.shape[1] < 2:
-        raise ValueError(
-            f"rewards of shape {tuple(rewards.shape)}: expected (n_problems, group_size, length) "
-            "with group_size of at least 2"
-        )
-    if not choice("baseline", baseline, BASELINES).by_step:
-        raise ValueError(
-            f"baseline={baseline!r} compares whole rollouts, process supervision compares steps: "
-            f"expected one of {', '.join(baselines_that('by_step'))}"
-        )
-    _check_finite(rewards.masked_fill(~mask, 0.0))
-    normalised = group_advantages(rewards.flatten(1), baseline, ddof, eps, mask.flatten(1))
-    return _to_go(normalised.view_as(rewards)).masked_fill(~mask, 0.0)
 
 
 def return_penalty(penalties: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -166,32 +141,76 @@ def no_baseline(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor
     return rewards
 
 
-class Baseline(NamedTuple):
-    """A baseline, and what it allows. A flag that is missing refuses an option, at worst."""
-
-    function: Callable[[Tensor, Tensor, int, float], Tensor]  # (rewards, valid, ddof, eps)
-    divides: bool = False  # by a standard deviation, so ddof and eps count
-    by_step: bool = False  # step rewards can take the place of returns
-    needs_spread: bool = False  # a group whose rewards are all equal gets 0
-    across_groups: bool = False  # the rewards of other groups count
+BaselineFunction = Callable[[Tensor, Tensor, int, float], Tensor]  # (rewards, valid, ddof, eps)
 
 
-BASELINES: dict[str, Baseline] = {
-    "group": Baseline(group_mean_std, divides=True, by_step=True, needs_spread=True),
-    "group_mean": Baseline(group_mean, by_step=True, needs_spread=True),
-    "rloo": Baseline(leave_one_out, needs_spread=True),
-    "batch": Baseline(batch_mean_std, divides=True, by_step=True, across_groups=True),
-    "batch_std": Baseline(
-        group_mean_batch_std, divides=True, by_step=True, needs_spread=True, across_groups=True
-    ),
-    "rank": Baseline(centred_ranks, needs_spread=True),
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline. What else it allows is found by trying it on two small groups.
+
+    Attributes:
+        function: of (rewards, valid, ddof, eps), all of (n_problems, group_size) in float64.
+        by_step: step rewards can take the place of returns, as in process supervision.
+    """
+
+    function: BaselineFunction
+    by_step: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def __call__(self, rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor:
+        return self.function(rewards, valid, ddof, eps)
+
+    @cached_property
+    def divides(self) -> bool:
+        """By a standard deviation, so ``ddof`` counts."""
+        return not torch.equal(self._tried(TRIAL), self._tried(TRIAL, ddof=1))
+
+    @cached_property
+    def needs_spread(self) -> bool:
+        """A group whose rewards are all equal gets 0, whatever the other groups have."""
+        return bool((self._tried(TRIAL)[1] == 0).all())
+
+    @cached_property
+    def across_groups(self) -> bool:
+        """The rewards of other groups count."""
+        usual = self._tried(TRIAL)[0]
+        others = ([9.0, 7.0, 1.0], [-80.0, -90.0, -99.0])  # the second moves even an order
+        return any(not torch.equal(usual, self._tried([TRIAL[0], group])[0]) for group in others)
+
+    def _tried(self, rewards: list[list[float]], ddof: int = 0) -> Tensor:
+        groups = torch.tensor(rewards, dtype=torch.float64)
+        return self.function(groups, torch.ones_like(groups, dtype=torch.bool), ddof, 1e-4)
+
+
+TRIAL = [[0.0, 2.0, 5.0], [4.0, 4.0, 4.0]]  # a group with spread, and one without
+
+BASELINES: dict[str, Baseline | BaselineFunction] = {
+    "group": Baseline(group_mean_std, by_step=True),
+    "group_mean": Baseline(group_mean, by_step=True),
+    "rloo": Baseline(leave_one_out),
+    "batch": Baseline(batch_mean_std, by_step=True),
+    "batch_std": Baseline(group_mean_batch_std, by_step=True),
+    "rank": Baseline(centred_ranks),
     "none": Baseline(no_baseline, by_step=True),
 }
 
 
+def baseline_of(value: str | BaselineFunction) -> Baseline:
+    """A baseline by its name in ``BASELINES``, or from a ``Baseline`` or its function.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    chosen = choice("baseline", value, BASELINES)
+    return chosen if isinstance(chosen, Baseline) else Baseline(chosen)
+
+
 def baselines_that(flag: str) -> list[str]:
-    """The names of the baselines that have a flag."""
-    return [name for name, baseline in BASELINES.items() if getattr(baseline, flag)]
+    """The names of the baselines that have a property."""
+    return [name for name in BASELINES if getattr(baseline_of(name), flag)]
 
 
 def group_std(rewards: Tensor, valid: Tensor, ddof: int = 0) -> Tensor:
@@ -200,7 +219,7 @@ def group_std(rewards: Tensor, valid: Tensor, ddof: int = 0) -> Tensor:
     return (squares.sum(1, keepdim=True) / (valid.sum(1, keepdim=True) - ddof).clamp(min=1)).sqrt()
 
 
-def _check_finite(rewards: Tensor) -> None:
+def check_finite(rewards: Tensor) -> None:
     """ValueError that names the first reward, of (n_problems, G[, T]), that is not finite."""
     finite = torch.isfinite(rewards)
     if not finite.all():
@@ -219,11 +238,6 @@ def _mean(rewards: Tensor, valid: Tensor) -> Tensor:
 def _count(holds: Tensor, valid: Tensor) -> Tensor:
     """The number of valid members j with ``holds[:, i, j]``, for each member i: (n_problems, G)."""
     return (holds & valid[:, None, :]).sum(dim=2)
-
-
-def _to_go(values: Tensor) -> Tensor:
-    """The sum of each value and all later ones, along the last dimension."""
-    return values.flip(-1).cumsum(-1).flip(-1)
 
 
 def _divide(centred: Tensor, scale: Tensor) -> Tensor:

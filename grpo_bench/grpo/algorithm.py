@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import torch
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.utils import FloatSchedule
 from torch import Tensor
 
 from grpo_bench.fast.gradients import clip_grad_norm
-from grpo_bench.grpo.advantages import (
-    group_advantages,
-    process_advantages,
-    return_penalty,
-)
+from grpo_bench.grpo.advantages import group_advantages, return_penalty
 from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.batches import minibatches
+from grpo_bench.grpo.credit import BY_STEP, to_go
 from grpo_bench.grpo.doctor import Doctor
+from grpo_bench.grpo.keywords import settings_of, takes_settings
 from grpo_bench.grpo.loss import step_loss
 from grpo_bench.grpo.policies import ActorPolicy
 from grpo_bench.grpo.reference import (
@@ -29,9 +29,8 @@ from grpo_bench.grpo.reference import (
     reference_params,
 )
 from grpo_bench.grpo.rollout import Rollout, upload
-from grpo_bench.grpo.settings import Settings, takes_settings
 from grpo_bench.grpo.spread import spread_metrics
-from grpo_bench.grpo.update_log import UpdateLog
+from grpo_bench.grpo.update_log import UpdateLog, approx_kl
 
 
 @takes_settings
@@ -40,7 +39,7 @@ class GRPO(GroupAlgorithm):
 
     One iteration plays ``group_size`` episodes of each of ``n_problems`` problems, turns the
     returns of each group into advantages, and makes ``n_epochs`` passes of clipped policy-gradient
-    steps over them. There is no critic and no discount: the return of an episode is its outcome.
+    steps over them. There is no critic: returns are compared with those of the same group.
 
     loss = - sum_t w_t min(rho_t A, clip(rho_t, 1 - clip_range, 1 + clip_range_high) A)
            + kl_coef sum_t w_t KL_t - ent_coef sum_t w_t H_t
@@ -86,7 +85,7 @@ class GRPO(GroupAlgorithm):
             policy=policy,
             env=env,
             learning_rate=learning_rate,
-            settings=Settings(**options),
+            settings=settings_of(type(self), options),
             policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
@@ -102,6 +101,9 @@ class GRPO(GroupAlgorithm):
     def _setup_model(self) -> None:
         settings = self.settings  # a loaded model has its options only now: this checks them
         super()._setup_model()
+        for name in ("clip_range", "clip_range_high"):  # schedules, as in SB3's PPO
+            if getattr(self, name) is not None:
+                setattr(self, name, FloatSchedule(getattr(self, name)))
         if settings.kl != "none":
             self.reference = frozen_copy(self.policy)
 
@@ -145,49 +147,45 @@ class GRPO(GroupAlgorithm):
         parameters = list(self.policy.parameters())
         log = UpdateLog()
 
-        for _ in range(s.n_epochs):
-            for batch in minibatches(
-                rollout,
-                advantages,
-                ref_params,
-                (s.batch_size or len(rollout.mask)) // s.group_size,
-                s.aggregation,
-                s.max_len,
-            ):
-                distribution = self.policy.distribution(self.policy(batch.observations), batch.rows)
-                logp = batch.padded(distribution.log_prob(batch.actions))  # (n, T)
-                with torch.set_grad_enabled(s.ent_coef > 0):
-                    entropy = distribution.entropy()  # (m,)
-                kl = None
-                if self.reference is not None:
-                    kl = kl_of_actions(self.reference, batch, distribution, logp, s, log)
-                loss = step_loss(
-                    logp,
-                    batch.old_logp,
-                    batch.advantages,
-                    batch.mask,
-                    batch.weights,
-                    s,
-                    clip,
-                    entropy=entropy,
-                    kl=kl,
-                    places=batch.places,
-                )
+        size = (s.batch_size or len(rollout.mask)) // s.group_size  # groups of a minibatch
+        how = (rollout, advantages, ref_params, size, s.aggregation, s.max_len)
 
-                for parameter in parameters:  # optimizer.zero_grad() without its hooks
-                    parameter.grad = None
-                loss.total.backward()
-                grad_norm = clip_grad_norm(parameters, s.max_grad_norm)
-                self.policy.optimizer.step()
-                self._n_updates += 1
+        for batch in chain.from_iterable(minibatches(*how) for _ in range(s.n_epochs)):
+            distribution = self.policy.distribution(self.policy(batch.observations), batch.rows)
+            logp = batch.padded(distribution.log_prob(batch.actions))  # (n, T)
+            with torch.set_grad_enabled(s.ent_coef > 0):
+                entropy = distribution.entropy()  # (m,)
+            kl = None
+            if self.reference is not None:
+                kl = kl_of_actions(self.reference, batch, distribution, logp, s, log)
+            loss = step_loss(
+                logp,
+                batch.old_logp,
+                batch.advantages,
+                batch.mask,
+                batch.weights,
+                s,
+                clip,
+                entropy=entropy,
+                kl=kl,
+                places=batch.places,
+            )
+            log.add("loss", loss.total)
+            log.add("policy_gradient_loss", loss.surrogate)
+            log.add("clip_fraction", loss.clip_fraction)
+            if entropy is not None:
+                log.add("entropy_loss", -entropy.mean())
+            log_ratio = batch.real(logp.detach() - batch.old_logp)  # (m,)
+            log.add_ratio(log_ratio)
+            if s.target_kl is not None and approx_kl(log_ratio) > 1.5 * s.target_kl:
+                break  # as SB3's PPO: no step on this minibatch, no further pass
 
-                log.add("loss", loss.total)
-                log.add("policy_gradient_loss", loss.surrogate)
-                log.add("clip_fraction", loss.clip_fraction)
-                log.add("grad_norm", grad_norm)
-                if entropy is not None:
-                    log.add("entropy_loss", -entropy.mean())
-                log.add_ratio(batch.real(logp.detach() - batch.old_logp))
+            for parameter in parameters:  # optimizer.zero_grad() without its hooks
+                parameter.grad = None
+            loss.total.backward()
+            log.add("grad_norm", clip_grad_norm(parameters, s.max_grad_norm))
+            self.policy.optimizer.step()
+            self._n_updates += 1
 
         self.doctor.examine_update(log, first=self._n_iterations == 0)
         self._n_iterations += 1
@@ -217,13 +215,15 @@ class GRPO(GroupAlgorithm):
         Also removes rollouts that are not trained on from the mask."""
         valid = self._valid(rollout)
         options = (self.baseline, self.ddof, self.eps)
-        if self.supervision == "process":
-            shape = (*valid.shape, -1)
-            steps = rollout.rewards.view(shape)
-            mask = upload(rollout.mask, steps.device).view(shape)
-            advantages = process_advantages(steps, mask, *options)
+        rewards = rollout.rewards.view(*valid.shape, -1)
+        if self.supervision != "outcome":
+            mask = upload(rollout.mask, rewards.device).view_as(rewards)
+            advantages = BY_STEP[self.supervision](rewards, mask, *options, self.gamma)
         else:
-            advantages = group_advantages(rollout.returns, *options, valid)
+            returns = rollout.returns
+            if self.gamma < 1:
+                returns = to_go(rewards.double(), self.gamma)[..., 0]
+            advantages = group_advantages(returns, *options, valid)
         self.doctor.examine_advantages(advantages, float(rollout.success.mean()))
         if self.settings.kl_in("return"):
             assert self.reference is not None and ref_params is not None

@@ -22,9 +22,21 @@ from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
 from grpo_bench.grpo.dynamic import refilled
-from grpo_bench.grpo.envs import GROUPS_BY_DEFAULT, check_layout, check_spaces, make_env
+from grpo_bench.grpo.envs import (
+    GROUPS_BY_DEFAULT,
+    check_actions,
+    check_layout,
+    check_observations,
+    make_env,
+)
 from grpo_bench.grpo.groups import GroupSource, make_source
-from grpo_bench.grpo.policies import ActorPolicy, CnnPolicy, MlpPolicy, MultiInputPolicy
+from grpo_bench.grpo.policies import (
+    ActorPolicy,
+    CnnPolicy,
+    MlpPolicy,
+    MultiInputPolicy,
+    check_policy,
+)
 from grpo_bench.grpo.rollout import Rollout, collect_groups
 from grpo_bench.grpo.seeds import stream
 from grpo_bench.grpo.settings import Settings
@@ -101,6 +113,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
 
     @staticmethod
     def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        check_observations(env.observation_space)
         if isinstance(env, VectorEnv):
             env = VectorEnvAdapter(env)
         return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
@@ -108,7 +121,8 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
     def _setup_model(self) -> None:
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
-        check_spaces(self.action_space)
+        check_actions(self.action_space)
+        check_policy(self.policy_class)
         if self.env is not None:
             self._layout()
         self.policy = self.policy_class(  # type: ignore[assignment]
@@ -168,6 +182,8 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         progress_bar: bool = False,
     ) -> Self:
         """Train for at least ``total_timesteps`` transitions, in whole iterations."""
+        if total_timesteps < 0:
+            raise ValueError(f"total_timesteps={total_timesteps}: expected 0 or more")
         total_timesteps, callback = self._setup_learn(
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )

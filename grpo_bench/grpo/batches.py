@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_bench.grpo.objectives import aggregation_weights
+from grpo_bench.grpo.objectives import Aggregation, aggregation_weights
 from grpo_bench.grpo.rollout import Rollout, TensorObs, take, upload
 
 
@@ -49,7 +49,7 @@ def minibatches(
     advantages: Tensor,
     ref_params: Tensor | None,
     groups_per_batch: int,
-    aggregation: str,
+    aggregation: str | Aggregation,
     max_len: int | None,
 ) -> Iterator[Minibatch]:
     """One pass over the rollout in random order. Minibatches without a real action are skipped.

@@ -71,7 +71,21 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def check_spaces(action_space: spaces.Space[Any]) -> None:
+def check_observations(space: spaces.Space[Any]) -> None:
+    """Raises ValueError for observations that SB3's policies cannot read."""
+    parts = space.spaces if isinstance(space, spaces.Dict) else {None: space}
+    kinds = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    for name, part in parts.items():
+        if not isinstance(part, kinds):
+            key = "" if name is None else f" of key {name!r}"
+            raise ValueError(
+                f"observation space {part}{key}: expected Box, Discrete, MultiDiscrete, "
+                "MultiBinary, or a Dict of these; wrap the environment in "
+                "gymnasium.wrappers.FlattenObservation, or drop the key with FilterObservation"
+            )
+
+
+def check_actions(action_space: spaces.Space[Any]) -> None:
     """Raises ValueError for actions that SB3's distributions would number wrongly: they count from
     0, and take the actions of a MultiDiscrete space as one row."""
     start = np.asarray(getattr(action_space, "start", 0))

@@ -2,8 +2,8 @@
 
 The loss is ``(weights * per_token).sum()``, and the weights carry the whole aggregation. Every
 denominator is fixed before the batch is split, so micro-batches, padding and the order of the
-rollouts cannot change the gradient. To add a surrogate, ratio or aggregation, write its function
-next to the others and add it to their table.
+rollouts cannot change the gradient. A surrogate, ratio or aggregation is a name in its table, or a
+function of the same arguments.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def policy_loss(
     mask: Tensor,
     *,
     weights: Tensor | None = None,
-    aggregation: str = "sequence_mean",
+    aggregation: str | Aggregation = "sequence_mean",
     max_len: int | None = None,
-    ratio: str = "token",
-    surrogate: str = "clip",
+    ratio: str | Ratio = "token",
+    surrogate: str | Surrogate = "clip",
     clip: Clip = Clip(),  # noqa: B008 (immutable)
 ) -> PolicyLoss:
     """- sum w surrogate(rho, A).
@@ -61,9 +61,9 @@ def policy_loss(
         mask: (n_rollouts, length) bool; tokens outside it count nowhere.
         weights: (n_rollouts, length) in the loss of the whole optimiser step, of which these
             rollouts may be a part. None: they are the whole step; ``aggregation`` sets the weights.
-        aggregation, max_len: a name in ``AGGREGATIONS``; see ``aggregation_weights``.
-        ratio: a name in ``RATIOS``; see ``importance_ratio``.
-        surrogate: a name in ``SURROGATES``.
+        aggregation, max_len: see ``aggregation_weights``.
+        ratio: see ``importance_ratio``.
+        surrogate: a name in ``SURROGATES``, or a function.
         clip: the bounds of the ratio.
     """
     if weights is None:
@@ -140,8 +140,8 @@ Ratio = Callable[[Tensor, Tensor], Tensor]
 RATIOS: dict[str, Ratio] = {"token": token_ratio, "sequence": sequence_ratio}
 
 
-def importance_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, ratio: str) -> Tensor:
-    """rho by a name in ``RATIOS``, (n_rollouts, length); 1 outside the mask.
+def importance_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor, ratio: str | Ratio) -> Tensor:
+    """rho by a name in ``RATIOS`` or a function, (n_rollouts, length); 1 outside the mask.
 
     Its logarithm is limited to ``LARGEST_LOG``. An overflow would turn a gradient that the clip
     sets to 0 into NaN.
@@ -182,10 +182,10 @@ AGGREGATIONS: dict[str, Aggregation] = {
 
 
 def aggregation_weights(
-    mask: Tensor, aggregation: str = "sequence_mean", max_len: int | None = None
+    mask: Tensor, aggregation: str | Aggregation = "sequence_mean", max_len: int | None = None
 ) -> Tensor:
     """Weight of each token in the loss of one optimiser step, (n_rollouts, length), by a name in
-    ``AGGREGATIONS``; 0 outside the mask.
+    ``AGGREGATIONS`` or a function; 0 outside the mask.
 
     With more dimensions in front, (..., n_rollouts, length), each holds its own step. A rollout
     without a token in the mask, such as a truncated completion, counts in no denominator.

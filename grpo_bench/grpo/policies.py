@@ -19,6 +19,7 @@ from stable_baselines3.common.distributions import (
     make_proba_distribution,
 )
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
@@ -72,6 +73,7 @@ class ActorPolicy(BasePolicy):
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
+        check_extractor(features_extractor_class, observation_space, normalize_images)
         if net_arch is None:
             net_arch = [] if features_extractor_class is NatureCNN else [64, 64]
         if not isinstance(net_arch, list | tuple):
@@ -138,6 +140,15 @@ class ActorPolicy(BasePolicy):
         """The action distribution of each observation, under SB3's name."""
         return self.distribution(self(obs))
 
+    def evaluate_actions(
+        self, obs: PyTorchObs, actions: Tensor
+    ) -> tuple[None, Tensor, Tensor | None]:
+        """Values, log-probability (n,) and entropy (n,) of actions, as SB3's actor-critic policies
+        return them. Without a critic the values are None: code that needs them fails at once, and
+        does not learn from zeros."""
+        distribution = self.get_distribution(obs)
+        return None, distribution.log_prob(actions), distribution.entropy()
+
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         return self.get_distribution(observation).get_actions(deterministic=deterministic)
 
@@ -184,3 +195,29 @@ class MultiInputPolicy(ActorPolicy):
     ) -> None:
         kwargs["features_extractor_class"] = features_extractor_class
         super().__init__(*args, **kwargs)
+
+
+def check_policy(policy_class: type) -> None:
+    """Raises ValueError for a policy that is not an ``ActorPolicy``."""
+    if not issubclass(policy_class, ActorPolicy):
+        raise ValueError(
+            f"policy={policy_class.__name__}: expected MlpPolicy, CnnPolicy, MultiInputPolicy or a "
+            "subclass of grpo_bench.grpo.policies.ActorPolicy, which has no value network"
+        )
+
+
+def check_extractor(
+    extractor: type[BaseFeaturesExtractor], space: spaces.Space[Any], normalize_images: bool
+) -> None:
+    """Raises ValueError where one of SB3's feature extractors cannot read the observations."""
+    is_dict = isinstance(space, spaces.Dict)
+    is_image = is_image_space(space, check_channels=False, normalized_image=not normalize_images)
+    fits = "MultiInputPolicy" if is_dict else "CnnPolicy or MlpPolicy" if is_image else "MlpPolicy"
+    reads = {
+        FlattenExtractor: (not is_dict, "MlpPolicy reads arrays"),
+        NatureCNN: (is_image, "CnnPolicy reads images of uint8 from 0 to 255"),
+        CombinedExtractor: (is_dict, "MultiInputPolicy reads dicts"),
+    }
+    readable, what = reads.get(extractor, (True, ""))
+    if not readable:
+        raise ValueError(f"{what}, and observations are {space}: expected {fits}")

@@ -9,21 +9,20 @@ The formulas are imported late: they need torch, and a program that only reads o
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_bench.grpo.choices import check_choice
+from grpo_bench.grpo.choices import check_choice, choice, label
 
 if TYPE_CHECKING:
-    from grpo_bench.grpo.objectives import Clip
+    from grpo_bench.grpo.advantages import BaselineFunction
+    from grpo_bench.grpo.objectives import Aggregation, Clip, Ratio, Surrogate
 
 Schedule = Callable[[float], float]  # of the remaining progress, from 1 to 0
 Check = Callable[[str, Any], None]  # of name and value; raises ValueError
-Algorithm = TypeVar("Algorithm", bound=type)
 
 
 def option(default: Any, meaning: str, check: Check) -> Any:
@@ -69,7 +68,12 @@ def one_of(*names: str) -> Check:
 
 
 def named(name: str, value: Any) -> None:
-    """A name that is now in the table of this option."""
+    """A name that is in the table of this option now, or a function in place of one."""
+    choice(name, value, tables()[name])
+
+
+def name_only(name: str, value: Any) -> None:
+    """A name that is in the table of this option now."""
     check_choice(name, value, tables()[name])
 
 
@@ -82,6 +86,7 @@ def flag(name: str, value: Any) -> None:
 not_negative = number("a finite number, 0 or more", lambda x: 0 <= x < math.inf)
 bessel = number("0 (population) or 1 (Bessel)", lambda x: x in (0, 1), Integral)
 above_1 = number("more than 1, or none", lambda x: x > 1, optional=True)
+factor = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
 share = number("more than 0, at most 1", lambda x: 0 < x <= 1)
 count, count_or_none = whole(1), whole(1, optional=True)
 
@@ -89,6 +94,7 @@ count, count_or_none = whole(1), whole(1, optional=True)
 def tables() -> dict[str, Mapping[str, Any]]:
     """The tables of formulas, by the option that chooses from them."""
     from grpo_bench.grpo.advantages import BASELINES
+    from grpo_bench.grpo.credit import BY_STEP
     from grpo_bench.grpo.kl import FORMS
     from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES
 
@@ -97,6 +103,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
         "ratio": RATIOS,
         "aggregation": AGGREGATIONS,
         "baseline": BASELINES,
+        "supervision": {"outcome": None, **BY_STEP},
         "kl": {"none": None, **FORMS},
     }
 
@@ -121,6 +128,9 @@ class Settings:
         None, "rollouts per gradient step, in whole groups; None: all", count_or_none
     )
     n_epochs: int = option(1, "passes over the rollouts", count)
+    target_kl: float | None = option(
+        None, "an update ends where approx_kl exceeds 1.5 times this; None: never", positive(True)
+    )
     max_grad_norm: float = option(0.5, "the gradient's norm is clipped to it", positive())
     # the surrogate: grpo.objectives
     clip_range: float | Schedule = option(  # noqa: RUF009 (it makes a field)
@@ -134,17 +144,28 @@ class Settings:
     clip_dual: float | None = option(
         None, "the surrogate of a bad action is at least this times its advantage", above_1
     )
-    surrogate: str = option("clip", "the objective of an action, in SURROGATES", named)
-    ratio: str = option("token", "the importance ratio, in RATIOS", named)
-    aggregation: str = option("sequence_mean", "the weights of actions, in AGGREGATIONS", named)
+    surrogate: str | Surrogate = option(  # noqa: RUF009
+        "clip", "the objective of an action, in SURROGATES or a function", named
+    )
+    ratio: str | Ratio = option(  # noqa: RUF009
+        "token", "the importance ratio, in RATIOS or a function", named
+    )
+    aggregation: str | Aggregation = option(  # noqa: RUF009
+        "sequence_mean", "the weights of actions, in AGGREGATIONS or a function", named
+    )
     max_len: int | None = option(None, "the length by which constant_length divides", count_or_none)
-    # the advantages: grpo.advantages
-    baseline: str = option("group", "makes advantages of rewards, in BASELINES", named)
+    # the advantages: grpo.advantages, grpo.credit
+    baseline: str | BaselineFunction = option(  # noqa: RUF009
+        "group", "makes advantages of rewards, in BASELINES or a function", named
+    )
     ddof: int = option(0, "deviations divide by G - ddof: 0 (population) or 1 (Bessel)", bessel)
     eps: float = option(1e-4, "added to the deviation", not_negative)
     supervision: str = option(
-        "outcome", "advantages of rollouts, or (process) of actions", one_of("outcome", "process")
+        "outcome",
+        "which rewards an action is credited with: outcome, or one of grpo.credit.BY_STEP",
+        name_only,
     )
+    gamma: float = option(1.0, "discount of the rewards, by step of the episode", factor)
     mask_truncated: bool = option(
         False, "rollouts that a time limit cut off count in the baseline, but not in the loss", flag
     )
@@ -153,7 +174,9 @@ class Settings:
     )
     # the other terms of the loss: grpo.loss, grpo.kl
     ent_coef: float = option(0.0, "weight of the entropy bonus", not_negative)
-    kl: str = option("none", "the KL to the reference policy: none, or one of grpo.kl.FORMS", named)
+    kl: str = option(
+        "none", "the KL to the reference policy: none, or one of grpo.kl.FORMS", name_only
+    )
     kl_coef: float = option(0.0, "weight of the KL; 0: it is only logged", not_negative)
     ref_update_interval: int | None = option(
         None, "iterations between moves of the reference to the policy; None: never", count_or_none
@@ -190,29 +213,30 @@ def _at(progress: float, value: float | Schedule) -> float:
 
 def _contradictions(s: Settings) -> Iterator[str]:
     """The reason why each combination of options that makes no sense is one."""
-    from grpo_bench.grpo.advantages import BASELINES, baselines_that
+    from grpo_bench.grpo.advantages import baseline_of, baselines_that
 
-    baseline = BASELINES[s.baseline]
+    baseline, name = baseline_of(s.baseline), label(s.baseline)
 
-    if (s.aggregation == "constant_length") != (s.max_len is not None):
+    needs_limit = s.aggregation == "constant_length" and s.max_len is None
+    if needs_limit or (s.aggregation in ("sequence_mean", "token_mean") and s.max_len is not None):
         yield (
             f"aggregation={s.aggregation!r} with max_len={s.max_len}: constant_length needs the "
             "length limit as max_len, and nothing else reads it"
         )
     if s.ddof and not baseline.divides:
         yield (
-            f"ddof={s.ddof} with baseline={s.baseline!r}, which divides by no standard deviation: "
+            f"ddof={s.ddof} with baseline={name}, which divides by no standard deviation: "
             f"leave it at 0, or take one of {', '.join(baselines_that('divides'))}"
         )
     if s.supervision == "process" and not baseline.by_step:
         yield (
-            f"supervision='process' with baseline={s.baseline!r}, which compares whole rollouts, "
+            f"supervision='process' with baseline={name}, which compares whole rollouts, "
             f"not steps: expected one of {', '.join(baselines_that('by_step'))}"
         )
-    if s.supervision == "process" and s.ratio == "sequence":
+    if s.supervision != "outcome" and s.ratio == "sequence":
         yield (
-            "supervision='process' with ratio='sequence': a ratio of the whole sequence spreads "
-            "each action's advantage over all actions; expected ratio='token'"
+            f"supervision={s.supervision!r} with ratio='sequence': a ratio of the whole sequence "
+            "spreads each action's advantage over all actions; expected ratio='token'"
         )
     if s.surrogate == "cispo" and s.clip_dual is not None:
         yield (
@@ -221,14 +245,14 @@ def _contradictions(s: Settings) -> Iterator[str]:
         )
     if s.max_refills and not baseline.needs_spread:
         yield (
-            f"max_refills={s.max_refills} with baseline={s.baseline!r}, to which a group without "
+            f"max_refills={s.max_refills} with baseline={name}, to which a group without "
             "spread teaches something: expected 0, or a baseline among "
             f"{', '.join(baselines_that('needs_spread'))}"
         )
-    if s.max_refills and s.supervision == "process":
+    if s.max_refills and s.supervision != "outcome":
         yield (
-            f"max_refills={s.max_refills} with supervision='process': a group without spread still "
-            "teaches by its steps; expected 0, or supervision='outcome'"
+            f"max_refills={s.max_refills} with supervision={s.supervision!r}: a group without "
+            "spread still teaches by its steps; expected 0, or supervision='outcome'"
         )
     if s.spread_tol and not s.max_refills:
         yield f"spread_tol={s.spread_tol} with max_refills=0: nothing is refilled"
@@ -244,31 +268,3 @@ def _contradictions(s: Settings) -> Iterator[str]:
             f"ref_tau={s.ref_tau} without ref_update_interval: the reference never moves; a "
             "moving average is ref_update_interval=1"
         )
-
-
-# -- keywords of an algorithm ---------------------------------------------------------------------
-
-
-def takes_settings(algorithm: Algorithm) -> Algorithm:
-    """A decorator for a class whose constructor takes the options as ``**options``: its signature
-    names each option with its default, and its help also has their meanings.
-
-    An option is typed once, so a new one needs no line in the algorithm. ``inspect.signature``,
-    ``help`` and notebooks see it; so do type checkers, as an attribute of the algorithm.
-    """
-    init = vars(algorithm)["__init__"]
-    signature = inspect.signature(init)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    options = [
-        inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type
-        )
-        for f in fields(Settings)
-    ]
-    parameters = sorted([*options, *own], key=lambda p: p.kind)  # SB3's keywords are the last
-    init.__signature__ = signature.replace(parameters=parameters)
-    lines = [f"    {f.name}={f.default!r}: {f.metadata['meaning']}" for f in fields(Settings)]
-    algorithm.__doc__ = "\n".join(
-        [inspect.cleandoc(algorithm.__doc__ or ""), "", "Options:", *lines]
-    )
-    return algorithm

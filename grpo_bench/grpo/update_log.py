@@ -8,6 +8,12 @@ from torch import Tensor
 from grpo_bench.grpo.kl import k3
 
 
+def approx_kl(log_ratio: Tensor) -> Tensor:
+    """SB3's estimate of the KL from log pi - log pi_old of some actions, (m,):
+    mean(rho - 1 - log rho), k3 of the old policy against this one."""
+    return k3(torch.zeros_like(log_ratio), log_ratio).mean()
+
+
 class UpdateLog:
     """Gathers one value per minibatch for each name, and the ratio of every action."""
 
@@ -28,7 +34,5 @@ class UpdateLog:
         if not self.log_ratios:
             return {}
         means = {name: torch.stack(column).mean().item() for name, column in self.columns.items()}
-        log_ratio = torch.cat(self.log_ratios)
-        # SB3's approx_kl, mean(rho - 1 - log rho): k3 of the old policy against this one
-        means["approx_kl"] = k3(torch.zeros_like(log_ratio), log_ratio).mean().item()
+        means["approx_kl"] = approx_kl(torch.cat(self.log_ratios)).item()
         return means

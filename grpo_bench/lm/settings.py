@@ -7,20 +7,18 @@ from dataclasses import MISSING, dataclass, fields
 from grpo_bench.config.schema import AlgoConfig, TextTrainConfig
 from grpo_bench.grpo import settings as grpo
 from grpo_bench.grpo.kl import FORMS
-from grpo_bench.grpo.settings import count, not_negative, number, one_of, option, positive
+from grpo_bench.grpo.settings import count, factor, not_negative, one_of, option, positive
 from grpo_bench.lm import critics
 
 GYM_ONLY = {
     *("n_problems", "batch_size", "supervision", "ref_update_interval", "ref_tau"),
-    *("mixed_start", "nan_reward"),
+    *("mixed_start", "nan_reward", "target_kl"),
 }
 GRPO_ONLY = {
     *("clip_range_high", "clip_dual", "surrogate", "ratio", "baseline", "ddof", "eps"),
     *("mask_truncated", "max_refills", "spread_tol"),
 }
 PPO_ONLY = {"critic", "critic_rank", "gamma", "gae_lambda", "vf_coef", "clip_range_vf"}
-
-factor = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +31,6 @@ class Settings(grpo.Settings):
     minibatches: int = option(1, "gradient steps in each pass", count)
     critic: str = option("separate", "the critic's network: lm.critics", one_of(*critics.KINDS))
     critic_rank: int = option(16, "rank of the adapters of a LoRA critic", count)
-    gamma: float = option(1.0, "discount", factor)
     gae_lambda: float = option(0.95, "generalised advantage estimation's lambda", factor)
     vf_coef: float = option(0.5, "weight of the value loss", positive())
     clip_range_vf: float | None = option(

@@ -23,6 +23,7 @@ from grpo_bench.enumeration.gradients import (
 from grpo_bench.enumeration.groups import enumerate_batches
 from grpo_bench.enumeration.tasks import log_probs, one_step, reverse_gradient, sequences
 from grpo_bench.grpo.advantages import BASELINES
+from grpo_bench.grpo.credit import BY_STEP
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.grpo.objectives import RATIOS, SURROGATES, Clip
 
@@ -73,15 +74,61 @@ def test_on_policy_ratios_and_surrogates_are_one():
         close(batch_gradients(at.task, estimator, at.policies, members), expected)
 
 
-def test_steps_without_a_baseline_are_right_and_less_noisy():
+@pytest.mark.parametrize("supervision", BY_STEP)
+def test_steps_without_a_baseline_are_right_and_less_noisy(supervision):
     at = paid_steps()
-    outcome, process = (
+    outcome, steps = (
         listed_moments(at, replace(SUMMED, baseline="none", supervision=name), 2)
-        for name in ("outcome", "process")
+        for name in ("outcome", supervision)
     )
     close(outcome.mean, truth(at))
-    close(process.mean, truth(at))
-    assert process.variance < 0.9 * outcome.variance
+    close(steps.mean, truth(at))
+    assert steps.variance < 0.9 * outcome.variance
+
+
+def parts_of_the_gradient(at, gamma=1.0):
+    """For each problem p and step t, E[G_t grad log pi(a_t)], (P, T, S * A), and the probability
+    q that a rollout has a step t, (P, T). At gamma 1 the parts add up to the true gradient."""
+    task, new = at.task, at.policies.new
+    logits = new.clone().requires_grad_()
+    chance = log_probs(task, new).sum(1).exp()  # (M,)
+    by_step = log_probs(task, logits)  # (M, T)
+    discounts = gamma ** torch.arange(task.max_len).double()
+    parts, played = [], []
+    for p, t in itertools.product(range(task.n_problems), range(task.max_len)):
+        here = (task.problems == p) & task.mask[:, t]
+        left = task.rewards[:, t:] @ discounts[: task.max_len - t]
+        total = (chance * left * by_step[:, t])[here].sum()
+        parts.append(torch.autograd.grad(total, logits, retain_graph=True)[0].flatten())
+        played.append(chance[here].sum())
+    shape = (task.n_problems, task.max_len)
+    return torch.stack(parts).view(*shape, -1), torch.stack(played).view(shape)
+
+
+def factor_of_a_step(baseline, q, size):
+    """k ~ Bin(G - 1, q) others play at this step. rloo subtracts their mean if there is one;
+    group_mean is k / (k + 1) of that."""
+    total = 0.0
+    for k in range(1, size):
+        chance = math.comb(size - 1, k) * q**k * (1 - q) ** (size - 1 - k)
+        total = total + chance * (1.0 if baseline == "rloo" else k / (k + 1))
+    return torch.ones_like(q) if baseline == "none" else total
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.6])
+@pytest.mark.parametrize("size", [2, 3, 6])
+@pytest.mark.parametrize("baseline", FACTORS)
+def test_return_to_go_counts_a_step_as_often_as_another_member_plays_it(baseline, size, gamma):
+    at = paid_steps()
+    parts, q = parts_of_the_gradient(at, gamma)
+    if gamma == 1:
+        close(parts.sum(dim=(0, 1)) / at.task.n_problems, truth(at))
+    estimator = replace(SUMMED, baseline=baseline, supervision="return_to_go", gamma=gamma)
+    factors = factor_of_a_step(baseline, q, size)
+    if baseline == "rloo":
+        close(factors, 1 - (1 - q) ** (size - 1))
+    expected = (factors[..., None] * parts).sum(dim=(0, 1)) / at.task.n_problems
+    close(listed_moments(at, estimator, size).mean, expected)
 
 
 @pytest.mark.parametrize("ddof", [0, 1])

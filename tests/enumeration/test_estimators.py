@@ -24,7 +24,8 @@ from grpo_bench.enumeration.gradients import (
 )
 from grpo_bench.enumeration.groups import enumerate_batches
 from grpo_bench.enumeration.tasks import log_probs, one_step, sequences
-from grpo_bench.grpo.advantages import baselines_that, group_advantages, process_advantages
+from grpo_bench.grpo.advantages import BASELINES, baselines_that, group_advantages
+from grpo_bench.grpo.credit import BY_STEP
 from grpo_bench.grpo.objectives import AGGREGATIONS, RATIOS, SURROGATES, policy_loss
 
 # -- two actions, G = 2, p = 0.25, rewards 1 and 0: all by hand ------------------------------------
@@ -207,39 +208,43 @@ def test_batches_at_once_are_those_one_by_one(baseline):
         close(step, (advantages.flatten()[:, None] * jacobian[batch.flatten()]).mean(0))
 
 
-@pytest.mark.parametrize("baseline", baselines_that("by_step"))
-def test_the_rewards_of_one_step_are_its_outcome(baseline):
-    """With one step a rollout, process supervision is outcome supervision."""
+SUPPORTED = [("process", name) for name in baselines_that("by_step")]
+SUPPORTED += [("return_to_go", name) for name in BASELINES]
+
+
+@pytest.mark.parametrize(("supervision", "baseline"), SUPPORTED)
+def test_the_rewards_of_one_step_are_its_outcome(supervision, baseline):
+    """With one step a rollout, every supervision is outcome supervision."""
     at = one_action()
     if baseline in WHOLE_BATCH:
-        estimator = Estimator(baseline=baseline, supervision="process")
-        with pytest.raises(ValueError, match="with process supervision is not enumerated"):
+        estimator = Estimator(baseline=baseline, supervision=supervision)
+        with pytest.raises(ValueError, match=f"supervision='{supervision}' is not enumerated"):
             listed_moments(at, estimator, 2)
         return
-    process, outcome = (
+    steps, outcome = (
         listed_moments(at, Estimator(baseline=baseline, supervision=name), 4)
-        for name in ("process", "outcome")
+        for name in (supervision, "outcome")
     )
-    close(process.mean, outcome.mean)
-    assert process.variance == pytest.approx(outcome.variance)
+    close(steps.mean, outcome.mean)
+    assert steps.variance == pytest.approx(outcome.variance)
 
 
-@pytest.mark.parametrize("baseline", ["group", "group_mean", "none"])
-def test_paid_steps_one_by_one(baseline):
+@pytest.mark.parametrize(("supervision", "baseline"), SUPPORTED)
+def test_paid_steps_one_by_one(supervision, baseline):
     """Each group through the functions that train, by automatic differentiation."""
+    if baseline in WHOLE_BATCH:
+        return
     at = random_example(paid_steps().task, seed=4)
-    estimator = Estimator(
-        baseline, ddof=1, eps=0.01, supervision="process", aggregation="token_mean"
-    )
+    options = {"ddof": 1, "eps": 0.01, "gamma": 0.6}
+    estimator = Estimator(baseline, supervision=supervision, aggregation="token_mean", **options)
     members = enumerate_batches(at.task, at.policies.old, 3).members
     found = batch_gradients(at.task, estimator, at.policies, members)
     with double_precision():
         for group, step in zip(members[:, 0], found, strict=True):
             logits = at.policies.new.clone().requires_grad_()
             mask = at.task.mask[group]
-            advantages = process_advantages(
-                at.task.rewards[group][None], mask[None], baseline, 1, 0.01
-            )[0]
+            rewards = at.task.rewards[group][None]
+            advantages = BY_STEP[supervision](rewards, mask[None], baseline, **options)[0]
             loss = policy_loss(
                 log_probs(at.task, logits)[group],
                 log_probs(at.task, at.policies.old)[group],

@@ -69,7 +69,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(oracle, "everything", lambda: tables.everything(500))
     oracle.main(["--out", str(tmp_path / "new" / "folder")])
     printed = capsys.readouterr()
-    assert "Process supervision" in printed.out and "process ..." in printed.err
+    assert "Credit over time" in printed.out and "process ..." in printed.err
     written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
     assert written == {"process.md", "process.csv", "everything.csv"}
 

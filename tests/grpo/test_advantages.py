@@ -1,6 +1,6 @@
 """Advantages by hand, against a second implementation, and the mask of dropped rollouts.
 
-Their invariances are in test_invariances.py.
+Their invariances are in test_invariances.py, advantages of single actions in test_credit.py.
 """
 
 import math
@@ -10,16 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.optimiser_steps import batches
+from support.properties import OWN, PROPERTIES, advantages_by, best_of_group, properties_of
 
 from grpo_bench.grpo.advantages import (
     BASELINES,
-    baselines_that,
+    Baseline,
+    baseline_of,
     group_advantages,
     group_std,
-    process_advantages,
     return_penalty,
     without_spread,
 )
+from grpo_bench.grpo.credit import BY_STEP
 
 NAN, INF = math.nan, math.inf
 
@@ -43,8 +46,9 @@ def test_the_defaults_are_the_papers_group_with_1e_4():
     rewards = torch.tensor([[1.0, 2, 3, 6]], dtype=torch.float64)
     expected = [d / (math.sqrt(14 / 4) + 1e-4) for d in (-2, -1, 0, 3)]
     close(group_advantages(rewards), [expected])
-    steps = process_advantages(rewards[..., None], torch.ones(1, 4, 1).bool())
-    close(steps[..., 0], [expected])
+    for of_steps in BY_STEP.values():
+        steps = of_steps(rewards[..., None], torch.ones(1, 4, 1).bool())
+        close(steps[..., 0], [expected])
 
 
 def test_group_mean_divides_by_nothing():
@@ -139,7 +143,7 @@ REFERENCE = {  # (the valid rewards of one group, those of the batch, ddof, eps)
 }
 
 
-@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("baseline", REFERENCE)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), ddof=st.integers(0, 1), eps=st.sampled_from([1e-9, 1e-4, 0.5]))
 def test_a_second_implementation_agrees(baseline, data, ddof, eps):
@@ -160,9 +164,12 @@ def test_a_second_implementation_agrees(baseline, data, ddof, eps):
 # -- no spread ------------------------------------------------------------------------------------
 
 
+FLAT_IS_0 = [name for name in BASELINES if "sums to 0 in a batch" in properties_of(name)]
+
+
 @pytest.mark.parametrize("eps", [0.0, 1e-9, 1e-4])
 @pytest.mark.parametrize("value", [0.1, -0.5, 1.0, 1e6])
-@pytest.mark.parametrize("baseline", sorted(set(BASELINES) - {"none"}))
+@pytest.mark.parametrize("baseline", FLAT_IS_0)
 def test_without_spread_it_is_exactly_zero(baseline, value, eps):
     rewards = torch.full((3, 7), value, dtype=torch.float64)  # the mean of seven 0.1 is not 0.1
     one_less = torch.ones(3, 7, dtype=torch.bool)
@@ -172,10 +179,10 @@ def test_without_spread_it_is_exactly_zero(baseline, value, eps):
         assert (group_advantages(rewards, baseline, ddof, eps, one_less) == 0).all()
     rewards[0] = torch.arange(7.0)  # flat groups among others
     flat = group_advantages(rewards, baseline, 0, eps)[1:] == 0
-    assert flat.all() if BASELINES[baseline].needs_spread else not flat.any()
+    assert flat.all() if baseline_of(baseline).needs_spread else not flat.any()
 
 
-@pytest.mark.parametrize("baseline", sorted(set(BASELINES) - {"none"}))
+@pytest.mark.parametrize("baseline", FLAT_IS_0)
 def test_a_group_with_one_valid_rollout_or_none_teaches_nothing(baseline):
     rewards = torch.tensor([[1.0, NAN, NAN], [NAN, NAN, NAN]])
     valid = torch.isfinite(rewards)
@@ -206,12 +213,56 @@ def test_the_deviation_is_of_the_population_by_default():
     assert group_std(rewards, torch.ones(1, 4).bool()).item() == pytest.approx(math.sqrt(14 / 4))
 
 
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_the_properties_of_baselines_hold(baseline):
-    rewards = [[0.0, 2, 5], [4, 4, 4]]
-    by_ddof = [advantages(rewards, baseline, ddof=ddof) for ddof in (0, 1)]
-    assert (by_ddof[0] != by_ddof[1]).any() == BASELINES[baseline].divides
-    assert (by_ddof[0][1] == 0).all() == BASELINES[baseline].needs_spread
+# -- properties, of our baselines and of those that a user adds ------------------------------------
+
+CENTRED = {"sums to 0 in a group", "sums to 0 in a batch", "ignores a shift", "needs spread"}
+EXPECTED = {  # by the formulas
+    "group": CENTRED | {"ignores the scale", "ignores other groups"},
+    "group_mean": CENTRED | {"keeps the scale", "ignores other groups", "ignores ddof"},
+    "rloo": CENTRED | {"keeps the scale", "ignores other groups", "ignores ddof"},
+    "batch": {"sums to 0 in a batch", "ignores a shift", "ignores the scale"},
+    "batch_std": CENTRED | {"ignores the scale"},
+    "rank": CENTRED | {"ignores the scale", "ignores other groups", "ignores ddof"},
+    "none": {"keeps the scale", "ignores other groups", "ignores ddof"},
+}
+ALL = [*BASELINES, *OWN]
+
+
+@pytest.mark.parametrize("baseline", EXPECTED)
+def test_the_properties_of_our_baselines(baseline):
+    assert properties_of(baseline) == EXPECTED[baseline]
+
+
+@pytest.mark.parametrize("baseline", ALL, ids=str)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(b=batches())
+def test_a_property_holds_whatever_the_rewards(baseline, b):
+    """Those found on one batch hold on every batch, and the flags agree with them."""
+    found, valid = properties_of(baseline), b.mask.any(dim=2)
+    if not valid.any():
+        return
+    returns = torch.where(b.mask, b.rewards, 0.0).sum(dim=2)
+    for name in found:
+        assert PROPERTIES[name](advantages_by(baseline), returns, valid), name
+    flags = baseline_of(baseline)
+    assert flags.divides == ("ignores ddof" not in found)
+    assert flags.needs_spread == ("needs spread" in found)
+    assert flags.across_groups == ("ignores other groups" not in found)
+
+
+def test_a_baseline_may_be_a_function_or_a_name_given_later(monkeypatch):
+    rewards = [[1.0, 2, 3, 6]]
+    close(advantages(rewards, best_of_group), [[-5.0, -4, -3, 0]])
+    close(advantages(rewards, Baseline(best_of_group)), [[-5.0, -4, -3, 0]])
+    for entry in (best_of_group, Baseline(best_of_group, by_step=True)):
+        monkeypatch.setitem(BASELINES, "best", entry)
+        close(advantages(rewards, "best"), [[-5.0, -4, -3, 0]])
+        assert baseline_of("best").by_step == isinstance(entry, Baseline)
+    assert not baseline_of(best_of_group).divides and not baseline_of(best_of_group).across_groups
+    with pytest.raises(
+        ValueError, match=r"<lambda> made advantages of shape \(1,\).*the same shape"
+    ):
+        advantages(rewards, lambda rewards, valid, ddof, eps: rewards.sum(dim=1))
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -234,80 +285,6 @@ def test_errors_name_the_value(rewards, options, message):
         group_advantages(torch.tensor(rewards), **options)
 
 
-@pytest.mark.parametrize(
-    ("shape", "baseline", "message"),
-    [
-        ((2, 3), "group", r"shape \(2, 3\): expected \(n_problems, group_size, length\)"),
-        ((2, 1, 3), "group", r"shape \(2, 1, 3\).*at least 2"),
-        ((2, 2, 3), "rloo", "'rloo' compares whole rollouts.*expected one of group, group_mean"),
-        ((2, 2, 3), "median", "'median': expected one of group, group_mean"),
-        ((2, 2, 3), "none", r"inf \(group 1, member 0, step 2\) is not finite"),
-    ],
-)
-def test_errors_of_steps_name_the_value(shape, baseline, message):
-    rewards = torch.zeros(shape)
-    rewards[1:] = INF
-    mask = (torch.arange(3) == 2).expand(shape)
-    with pytest.raises(ValueError, match=message):
-        process_advantages(rewards, mask, baseline)
-
-
-# -- process supervision: one group, steps (1, 3) and (2), a second whose only steps are 6 and 4 ---
-# group 0: mean 2, deviations -1, 1, 0, squares 2; group 1: mean 5, deviations 1, -1, squares 2
-# batch: 1, 3, 2, 6, 4, mean 3.2, deviations -2.2, -0.2, -1.2, 2.8, 0.8,
-#        squares 4.84 + 0.04 + 1.44 + 7.84 + 0.64 = 14.8
-
-STEPS = torch.tensor([[[1.0, 3], [2, NAN]], [[6, INF], [4, -INF]]], dtype=torch.float64)
-
-
-@pytest.mark.parametrize("ddof", [0, 1])
-@pytest.mark.parametrize("baseline", baselines_that("by_step"))
-def test_process_advantages(baseline, ddof):
-    eps = 0.1
-    first, second = math.sqrt(2 / (3 - ddof)) + eps, math.sqrt(2 / (2 - ddof)) + eps
-    all_of_them = math.sqrt(14.8 / (5 - ddof)) + eps
-    expected = {  # step 0 of the first rollout has its own and that of step 1
-        "group": [[(-1 + 1) / first, 1 / first], [0, 0]],
-        "group_mean": [[-1 + 1, 1], [0, 0]],
-        "batch": [[(-2.2 - 0.2) / all_of_them, -0.2 / all_of_them], [-1.2 / all_of_them, 0]],
-        "batch_std": [[(-1 + 1) / all_of_them, 1 / all_of_them], [0, 0]],
-        "none": [[1 + 3, 3], [2, 0]],
-    }[baseline]
-    tail = {
-        "group": [1 / second, -1 / second],
-        "group_mean": [1, -1],
-        "batch": [2.8 / all_of_them, 0.8 / all_of_them],
-        "batch_std": [1 / all_of_them, -1 / all_of_them],
-        "none": [6, 4],
-    }[baseline]
-    actual = process_advantages(STEPS, STEPS.isfinite(), baseline, ddof, eps)
-    close(actual, [expected, [[float(a), 0.0] for a in tail]])
-
-
-def test_return_to_go_sums_what_follows():
-    rewards = torch.tensor([[[1.0, 20, 300, 4000], [0, 0, 0, 7]]])
-    mask = torch.ones_like(rewards, dtype=torch.bool)
-    mask[0, 0, 2] = False  # a masked step between real ones
-    actual = process_advantages(rewards, mask, "none")
-    assert actual.tolist() == [[[4021, 4020, 0, 4000], [7, 7, 7, 7]]]
-
-
-@pytest.mark.parametrize("baseline", baselines_that("by_step"))
-def test_with_one_step_process_is_outcome(baseline):
-    rewards = torch.tensor([[1.0, 2, 6], [0, 0, 0], [5, NAN, 4]])
-    valid = rewards.isfinite()
-    steps = process_advantages(rewards[..., None], valid[..., None], baseline, 1, 0.2)
-    outcome = group_advantages(rewards, baseline, 1, 0.2, valid)
-    torch.testing.assert_close(steps[..., 0], outcome, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("baseline", sorted(set(baselines_that("by_step")) - {"none"}))
-def test_steps_without_spread_are_exactly_zero(baseline):
-    rewards, mask = torch.full((2, 2, 3), 0.1), torch.ones(2, 2, 3, dtype=torch.bool)
-    mask[0, 1, 1:] = False  # a shorter rollout, whose return is lower
-    assert (process_advantages(rewards, mask, baseline, eps=0.0) == 0).all()
-
-
 # -- a penalty subtracted from the return ----------------------------------------------------------
 
 
@@ -323,11 +300,11 @@ def test_return_penalty():
     torch.testing.assert_close(whole, parts)
 
 
-@pytest.mark.parametrize("baseline", [*baselines_that("needs_spread"), "batch"])
+@pytest.mark.parametrize("baseline", FLAT_IS_0)
 @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e37])
 def test_rewards_of_any_size_in_float32(baseline, size):
     """Their squares overflow or vanish in float32."""
     rewards = torch.tensor([[0.0, 1.0, 2.0, 5.0]])
     scaled = group_advantages(rewards * size, baseline, eps=0.0)
-    factor = size if baseline in ("group_mean", "rloo") else 1.0
+    factor = size if "keeps the scale" in properties_of(baseline) else 1.0
     torch.testing.assert_close(scaled / factor, group_advantages(rewards, baseline, eps=0.0))

@@ -1,15 +1,24 @@
 """Invalid arguments are errors that name the value, before any training."""
 
+import inspect
 import itertools
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.policies import ActorCriticPolicy
+from support.properties import half, properties_of
 from support.toys import SMALL, UNIT, OneStep, collected, parameters, walker
 
 from grpo_bench import GRPO
+from grpo_bench.grpo.advantages import BASELINES, baselines_that
+from grpo_bench.grpo.credit import BY_STEP
+from grpo_bench.grpo.keywords import ELSEWHERE
 from grpo_bench.grpo.kl import FORMS
+from grpo_bench.grpo.policies import ActorPolicy
 from grpo_bench.grpo.settings import Settings
 
 
@@ -21,6 +30,7 @@ from grpo_bench.grpo.settings import Settings
         ({"n_problems": 0}, "n_problems=0: .*at least 1"),
         ({"n_epochs": 0}, "n_epochs=0: .*at least 1"),
         ({"n_epochs": 1.5}, r"n_epochs=1\.5"),
+        ({"target_kl": 0}, "target_kl=0: expected a number, more than 0"),
         ({"batch_size": 0}, "batch_size=0: .*at least 1"),
         ({"batch_size": 6}, "batch_size=6: .*groups of 4 .* 8 episodes .*: 4, 8"),
         ({"batch_size": 16}, "batch_size=16: "),
@@ -53,7 +63,9 @@ from grpo_bench.grpo.settings import Settings
         ({"clip_dual": 1.0}, r"clip_dual=1\.0: expected more than 1, or none"),
         ({"clip_dual": float("nan")}, "clip_dual=nan: "),
         ({"surrogate": "ppo"}, "surrogate='ppo': expected one of clip, cispo"),
-        ({"supervision": "token"}, "supervision='token': expected one of outcome, process"),
+        ({"supervision": "token"}, "supervision='token': .*outcome, process, return_to_go"),
+        ({"supervision": len}, "supervision=.*len.*: expected one of outcome"),
+        ({"gamma": 1.01}, r"gamma=1\.01: expected a number from 0 to 1"),
         ({"ref_update_interval": 0}, "ref_update_interval=0: .*at least 1"),
         ({"ref_update_interval": 1.5}, r"ref_update_interval=1\.5: .*whole number"),
         ({"ref_tau": 0.0}, r"ref_tau=0\.0: expected more than 0, at most 1"),
@@ -75,6 +87,40 @@ def test_wrong_arguments_are_errors_that_name_the_value(settings, message):
         walker(**settings)
 
 
+@pytest.mark.parametrize(
+    ("keyword", "message"),
+    [
+        ({"n_steps": 128}, "n_steps=128: GRPO has no n_steps; .* whole episodes, .*set n_problems"),
+        ({"vf_coef": 0.5}, r"vf_coef=0\.5: .*no critic"),
+        ({"clip_range_vf": None}, "clip_range_vf=None: .*no critic"),
+        ({"gae_lambda": 0.95}, "gae_lambda=.*no critic.*gamma"),
+        ({"normalize_advantage": True}, "normalize_advantage=True: .*baseline='group' divides"),
+        ({"use_sde": True}, "use_sde=True: .*sampled independently"),
+        ({"num_generations": 8}, "num_generations=8: .*group_size"),
+        ({"grop_size": 8}, "grop_size=8: GRPO has no grop_size, did you mean group_size"),
+        ({"n_epoch": 8}, "n_epoch=8: .*did you mean n_epochs"),
+        ({"learning_rat": 8}, "learning_rat=8: .*did you mean learning_rate"),
+        ({"xyz": 1}, "xyz=1: GRPO has no xyz; it has policy, env, .*group_size, .*device"),
+    ],
+    ids=str,
+)
+def test_an_unknown_keyword_is_refused_with_what_takes_its_place(keyword, message):
+    with pytest.raises(TypeError, match=message):
+        GRPO("MlpPolicy", "CartPole-v1", **keyword)
+
+
+@pytest.mark.parametrize("cls", [PPO, A2C])
+def test_every_keyword_of_sb3_is_ours_or_explained(cls):
+    ours = {*inspect.signature(GRPO).parameters, *ELSEWHERE}
+    assert set(inspect.signature(cls).parameters) <= ours
+    assert not set(inspect.signature(GRPO).parameters) & set(ELSEWHERE)
+
+
+def test_a_negative_budget_is_refused():
+    with pytest.raises(ValueError, match="total_timesteps=-5: expected 0 or more"):
+        walker().learn(-5)
+
+
 # -- combinations ---------------------------------------------------------------------------------
 
 PROCESS = {"supervision": "process"}
@@ -85,11 +131,18 @@ REFUSED = [
         ({"ddof": 1, "baseline": name}, f"ddof=1 with baseline='{name}'.*group, batch, batch_std")
         for name in ("group_mean", "rloo", "rank", "none")
     ),
+    ({"ddof": 1, "baseline": half}, "ddof=1 with baseline=half, which divides by no standard dev"),
     *(
         (PROCESS | {"baseline": name}, f"'process' with baseline='{name}'.*whole rollouts.*group, ")
         for name in ("rloo", "rank")
     ),
-    (PROCESS | {"ratio": "sequence"}, "'process' with ratio='sequence': .*expected ratio='token'"),
+    *(
+        (
+            {"supervision": name, "ratio": "sequence"},
+            f"'{name}' with ratio='sequence': .*expected ratio='token'",
+        )
+        for name in BY_STEP
+    ),
     ({"surrogate": "cispo", "clip_dual": 3.0}, r"clip_dual=3\.0 with surrogate='cispo'.*bounded"),
     *(
         (
@@ -98,9 +151,12 @@ REFUSED = [
         )
         for name in ("batch", "none")
     ),
-    (
-        {"max_refills": 1, "supervision": "process"},
-        "max_refills=1 with supervision='process': .*teaches by its steps; expected 0",
+    *(
+        (
+            {"max_refills": 1, "supervision": name},
+            f"max_refills=1 with supervision='{name}': .*teaches by its steps; expected 0",
+        )
+        for name in BY_STEP
     ),
     ({"spread_tol": 0.1}, r"spread_tol=0\.1 with max_refills=0: nothing is refilled"),
     ({"kl_coef": 0.1}, r"kl_coef=0\.1 with kl='none': choose a form among exact, k1"),
@@ -116,9 +172,9 @@ def test_combinations_that_make_no_sense_are_refused_with_the_reason(settings, m
 
 
 CHOICES = {
-    "baseline": ("group", "group_mean", "rloo", "batch", "batch_std", "rank", "none"),
+    "baseline": (*BASELINES, half),
     "ddof": (0, 1),
-    "supervision": ("outcome", "process"),
+    "supervision": ("outcome", *BY_STEP),
     "surrogate": ("clip", "cispo"),
     "clip_dual": (None, 3.0),
     "ratio": ("token", "sequence"),
@@ -143,15 +199,14 @@ def grid(choices):
 
 def makes_sense(s):
     """The rules, in one sentence each."""
-    divides = s["baseline"] in ("group", "batch", "batch_std")
-    of_steps = s["baseline"] not in ("rloo", "rank")
-    process = s["supervision"] == "process"
+    found, process = properties_of(s["baseline"]), s["supervision"] == "process"
     return (
         (s["aggregation"] == "constant_length") == (s["max_len"] is not None)
-        and (s["ddof"] == 0 or divides)
-        and (not process or (of_steps and s["ratio"] == "token" and s["max_refills"] == 0))
+        and (s["ddof"] == 0 or "ignores ddof" not in found)
+        and (not process or s["baseline"] in baselines_that("by_step"))
+        and (s["supervision"] == "outcome" or (s["ratio"] == "token" and s["max_refills"] == 0))
         and (s["surrogate"] == "clip" or s["clip_dual"] is None)
-        and (s["max_refills"] == 0 or s["baseline"] not in ("batch", "none"))
+        and (s["max_refills"] == 0 or "needs spread" in found)
         and (s["spread_tol"] == 0 or s["max_refills"] > 0)
     )
 
@@ -184,6 +239,8 @@ def test_accepted_settings_construct_a_model_and_take_a_step(baseline, kl):
         settings |= {"kl_coef": 0.1, "ref_update_interval": 1, "ref_tau": 0.5}
     if baseline in ("group", "group_mean", "batch_std"):
         settings |= {"supervision": "process"}
+    if baseline in ("batch", half):
+        settings |= {"supervision": "return_to_go", "gamma": 0.9}
     if baseline == "rloo":
         settings |= {"surrogate": "cispo", "ratio": "sequence", "max_refills": 1, "spread_tol": 0.2}
     if baseline == "rank":
@@ -193,6 +250,48 @@ def test_accepted_settings_construct_a_model_and_take_a_step(baseline, kl):
     before = parameters(model)
     model.train()
     assert model._n_updates == 1 and not torch.equal(parameters(model), before)
+
+
+# -- spaces ---------------------------------------------------------------------------------------
+
+IMAGE = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+DICT = spaces.Dict(place=UNIT, kind=spaces.Discrete(3))
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Tuple([UNIT, UNIT]), r"observation space Tuple\(.*\): .*FlattenObservation"),
+        (spaces.Text(5), "observation space Text"),
+        (spaces.Dict(a=UNIT, words=spaces.Text(5)), "Text.* of key 'words': .*FilterObservation"),
+        (spaces.Dict(a=UNIT, more=DICT), "Dict.* of key 'more': expected Box, Discrete"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MultiInputPolicy"])
+def test_observations_that_no_policy_reads_are_refused(space, message, policy):
+    with pytest.raises(ValueError, match=message):
+        GRPO(policy, OneStep(spaces.Discrete(2), space, lambda *_: 0.0))
+
+
+@pytest.mark.parametrize(
+    ("policy", "space", "message"),
+    [
+        ("CnnPolicy", UNIT, r"CnnPolicy reads images.* Box\(.*expected MlpPolicy"),
+        ("MultiInputPolicy", UNIT, r"MultiInputPolicy reads dicts.* Box\(.*expected MlpPolicy"),
+        (
+            "MultiInputPolicy",
+            IMAGE,
+            "MultiInputPolicy reads dicts.*: expected CnnPolicy or Mlp",
+        ),
+        (ActorPolicy, DICT, "MlpPolicy reads arrays.*Dict.*expected MultiInputPolicy"),
+        (ActorCriticPolicy, UNIT, "policy=ActorCriticPolicy: .*MlpPolicy.*no value network"),
+    ],
+    ids=str,
+)
+def test_a_policy_that_does_not_fit_is_refused(policy, space, message):
+    with pytest.raises(ValueError, match=message):
+        GRPO(policy, OneStep(spaces.Discrete(2), space, lambda *_: 0.0), **SMALL)
 
 
 # -- environments ---------------------------------------------------------------------------------

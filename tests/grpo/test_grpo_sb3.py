@@ -206,3 +206,16 @@ def test_predict_single_batch_and_deterministic():
     np.testing.assert_array_equal(actions, logits.argmax(dim=1))
     many = [model.predict(batch[0])[0] for _ in range(60)]
     assert len(set(map(int, many))) == 2, "sampled where not deterministic"
+
+
+@pytest.mark.parametrize("action_space", ACTIONS, ids=str)
+def test_evaluate_actions_has_no_values(action_space):
+    model = GRPO("MlpPolicy", OneStep(action_space, UNIT, lambda *_: 0.0), **SMALL)
+    seen = torch.randn(5, 2)
+    distribution = model.policy.get_distribution(seen)
+    actions = distribution.get_actions()
+    values, logp, entropy = model.policy.evaluate_actions(seen, actions)
+    assert values is None
+    torch.testing.assert_close(logp, distribution.log_prob(actions))
+    torch.testing.assert_close(entropy, distribution.entropy())
+    assert logp.shape == entropy.shape == (5,) and logp.requires_grad

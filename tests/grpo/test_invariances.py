@@ -22,15 +22,12 @@ from support.optimiser_steps import (
     weights_of,
     whole,
 )
+from support.properties import properties_of
 from torch.testing import assert_close
 
 from grpo_bench.grpo import kl
-from grpo_bench.grpo.advantages import (
-    BASELINES,
-    baselines_that,
-    group_advantages,
-    process_advantages,
-)
+from grpo_bench.grpo.advantages import BASELINES, baselines_that
+from grpo_bench.grpo.credit import process_advantages, return_to_go_advantages
 from grpo_bench.grpo.objectives import policy_loss
 
 
@@ -55,8 +52,8 @@ few = settings(max_examples=6, deadline=None, derandomize=True, phases=PHASES)
 many = settings(max_examples=60, deadline=None, derandomize=True)
 
 supervisions = st.one_of(
-    st.tuples(st.sampled_from(sorted(BASELINES)), st.just(False)),
-    st.tuples(st.sampled_from(baselines_that("by_step")), st.just(True)),
+    st.tuples(st.sampled_from(sorted(BASELINES)), st.sampled_from(["outcome", "return_to_go"])),
+    st.tuples(st.sampled_from(baselines_that("by_step")), st.just("process")),
 )
 
 # -- the loss -------------------------------------------------------------------------------------
@@ -148,7 +145,7 @@ def test_a_batch_twice_over_has_the_same_loss(b, how, times):
 def test_on_policy_the_ratio_is_one_and_the_gradient_is_that_of_reinforce(b, baseline):
     b = b._replace(old_logp=b.logp)
     for o in ALL:
-        advantages, weights = advantages_of(b, o.kl, baseline, False), weights_of(b, o)
+        advantages, weights = advantages_of(b, o.kl, baseline, "outcome"), weights_of(b, o)
         flat = (x.flatten(0, 1) for x in (b.logp, b.old_logp, advantages, b.mask, weights))
         logp, old, a, mask, w = flat
         leaf = logp.clone().requires_grad_()
@@ -194,7 +191,7 @@ def test_the_gradient_is_that_of_the_loss():
         bounds = torch.tensor([0.8, 1.2, 1.3, 2.0]).log()
         for ratios in (b.logp - b.old_logp, log_ratio):
             assert ((ratios[..., None] - bounds).abs() > 1e-3).all()
-        advantages, weights = advantages_of(b, o.kl, "group", False), weights_of(b, o)
+        advantages, weights = advantages_of(b, o.kl, "group", "outcome"), weights_of(b, o)
 
         def of_logp(x, o=o, a=advantages, w=weights):
             return loss_of(b._replace(logp=x), a, w, o)
@@ -210,59 +207,42 @@ def test_at_the_reference_every_kl_is_exactly_zero(b):
         assert (kl_of_step(form, b) == 0).all(), form
 
 
-# -- the advantages -------------------------------------------------------------------------------
-# These hold for every baseline but those named.
-
-NOT_CENTRED_BY_GROUP = {"batch", "none"}
-NOT_SHIFT_FREE = {"none"}
-SCALES = {"group_mean", "rloo", "none"}
-
-
-def of_returns(b: Batch, baseline: str, ddof: int = 0, eps: float = 1e-4, change=lambda r: r):
-    valid = b.mask.any(dim=2)
-    returns = change(torch.where(b.mask, b.rewards, 0.0).sum(dim=2))
-    return group_advantages(returns.masked_fill(~valid, math.nan), baseline, ddof, eps, valid)
-
-
-@many
-@given(batches(), st.integers(0, 1))
-def test_advantages_sum_to_zero(b, ddof):
-    for baseline in BASELINES:
-        a = of_returns(b, baseline, ddof)
-        if baseline not in NOT_CENTRED_BY_GROUP:
-            assert_close(a.sum(dim=1), torch.zeros(len(a)), rtol=0, atol=1e-9)
-        elif baseline == "batch":
-            assert a.sum().abs() < 1e-9
-
-
-@many
-@given(batches(), st.integers(0, 1), st.integers(-50, 50), st.sampled_from([0.25, 2.0, 16.0]))
-def test_shift_and_scale_of_the_rewards(b, ddof, shift, scale):
-    for baseline in BASELINES:
-        before = of_returns(b, baseline, ddof, 0.0)
-        after = of_returns(b, baseline, ddof, 0.0, lambda r: r * scale)
-        assert_close(after, before * (scale if baseline in SCALES else 1.0))
-        if baseline not in NOT_SHIFT_FREE:
-            assert_close(of_returns(b, baseline, ddof, 0.0, lambda r: r + shift), before)
+# -- the advantages of single actions. Those of rollouts are in test_advantages.py ----------------
 
 
 @many
 @given(batches(), st.integers(-50, 50), st.sampled_from([0.25, 2.0, 16.0]))
 def test_shift_and_scale_of_the_step_rewards(b, shift, scale):
     for baseline in baselines_that("by_step"):
+        found = properties_of(baseline)
         before = process_advantages(b.rewards, b.mask, baseline, eps=0.0)
         after = process_advantages(b.rewards * scale, b.mask, baseline, eps=0.0)
-        assert_close(after, before * (scale if baseline in SCALES else 1.0))
-        if baseline not in NOT_SHIFT_FREE:
+        assert_close(after, before * (1.0 if "ignores the scale" in found else scale))
+        if "ignores a shift" in found:
             assert_close(process_advantages(b.rewards + shift, b.mask, baseline, eps=0.0), before)
 
 
 @many
-@given(batches(), st.integers(0, 1))
-def test_a_group_is_independent_of_the_others(b, ddof):
-    for baseline in set(BASELINES) - set(baselines_that("across_groups")):
-        together = of_returns(b, baseline, ddof)
-        alone = [
-            of_returns(b.map(lambda x, i=i: x[[i]]), baseline, ddof) for i in range(len(b.mask))
-        ]
-        assert_close(together, torch.cat(alone))
+@given(batches(), st.sampled_from([1.0, 0.5]), st.sampled_from([0.25, 2.0, 16.0]))
+def test_returns_to_go_sum_to_zero_at_each_step_and_scale(b, gamma, scale):
+    for baseline in BASELINES:
+        found = properties_of(baseline)
+        before = return_to_go_advantages(b.rewards, b.mask, baseline, 0, 0.0, gamma)
+        after = return_to_go_advantages(b.rewards * scale, b.mask, baseline, 0, 0.0, gamma)
+        assert_close(after, before * (1.0 if "ignores the scale" in found else scale))
+        if "sums to 0 in a group" in found:
+            assert_close(before.sum(dim=1), torch.zeros(before[:, 0].shape), rtol=0, atol=1e-9)
+
+
+@many
+@given(batches(), st.integers(-50, 50))
+def test_a_reward_before_a_step_changes_nothing_after_it(b, extra):
+    """What process supervision does not have: its mean is over all steps."""
+    more = b.rewards.clone()
+    more[..., 0] += extra * torch.arange(b.mask.shape[1])  # another one for each member
+    for baseline in BASELINES:
+        before, after = (
+            return_to_go_advantages(rewards, b.mask, baseline)[..., 1:]
+            for rewards in (b.rewards, more)
+        )
+        assert_close(before, after, rtol=0, atol=0)

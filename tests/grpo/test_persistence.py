@@ -6,12 +6,12 @@ import pickle
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-)
+from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv
 from support.toys import SMALL, Walk, parameters, walker
 
 from grpo_bench import GRPO
+from grpo_bench.grpo.advantages import BASELINES
 
 # -- save, load, parameters -----------------------------------------------------------------------
 
@@ -53,6 +53,32 @@ def test_learning_on_after_loading_equals_learning_on_without(tmp_path, with_env
     assert loaded.predict(observation, deterministic=True)[0] in (0, 1)
     expected = learn_on(model, DummyVecEnv([Walk] * 4))
     assert torch.equal(learn_on(loaded, DummyVecEnv([Walk] * 4)), expected)
+
+
+@pytest.mark.parametrize("given", ["function", "name"])
+def test_a_model_with_a_baseline_of_ones_own_is_saved(tmp_path, monkeypatch, given):
+    scale = 0.5
+    monkeypatch.setitem(BASELINES, "mine", lambda rewards, valid, ddof, eps: scale * rewards)
+    options = {"baseline": BASELINES["mine"] if given == "function" else "mine"}
+    options["surrogate"] = lambda rho, logp, a, clip: (rho * a, torch.zeros_like(rho) > 0)
+    model = walker(**options).learn(20)
+    model.save(tmp_path / "model")
+    loaded = GRPO.load(tmp_path / "model", env=DummyVecEnv([Walk] * 4))
+    expected = learn_on(model, DummyVecEnv([Walk] * 4))
+    assert torch.equal(learn_on(loaded, DummyVecEnv([Walk] * 4)), expected)
+    assert not torch.equal(expected, learn_on(walker(), DummyVecEnv([Walk] * 4)))
+
+
+def test_schedules_are_schedules_after_loading(tmp_path):
+    """As SB3's PPO has them; numbers that are given at loading become schedules, too."""
+    walker(clip_range_high=0.3).save(tmp_path / "model")
+    for given, expected in (({}, 0.2), ({"clip_range": 0.1}, 0.1)):
+        loaded = GRPO.load(tmp_path / "model", env=DummyVecEnv([Walk] * 4), **given)
+        for schedule, value in ((loaded.clip_range, expected), (loaded.clip_range_high, 0.3)):
+            assert isinstance(schedule, FloatSchedule) and schedule(0.5) == value
+        assert loaded.settings.clip() == (expected, 0.3, None)
+        loaded.learn(20)
+    assert walker().clip_range_high is None
 
 
 def test_a_loaded_model_may_have_other_sub_environments(tmp_path):

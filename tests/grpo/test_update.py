@@ -27,6 +27,7 @@ SETUPS = {
 CONSTANT = {"aggregation": "constant_length", "max_len": 9}
 CISPO = {"surrogate": "cispo", "aggregation": "token_mean", "n_epochs": 3}
 PROCESS = {"supervision": "process"}
+TO_GO = {"supervision": "return_to_go"}
 MASKED = {"mask_truncated": True, "n_epochs": 2}
 KL = {"kl_coef": 0.7, "n_epochs": 2}
 SETTINGS = {
@@ -51,6 +52,15 @@ SETTINGS = {
     "process, batch_std": PROCESS | {"baseline": "batch_std", "eps": 0.1},
     "process, none, cispo": PROCESS | CISPO | {"baseline": "none"},
     "process, dual": PROCESS | {"clip_dual": 1.05, "n_epochs": 2},
+    "process, gamma": PROCESS | {"gamma": 0.7},
+    "outcome, gamma": {"gamma": 0.7, "n_epochs": 2},
+    "to go": TO_GO | {"n_epochs": 3, "batch_size": G},
+    "to go, group mean, gamma": TO_GO | {"baseline": "group_mean", "gamma": 0.7, **CONSTANT},
+    "to go, rloo": TO_GO | {"baseline": "rloo", "aggregation": "token_mean"},
+    "to go, rank": TO_GO | {"baseline": "rank", "gamma": 0.0},
+    "to go, batch": TO_GO | {"baseline": "batch", "ddof": 1},
+    "to go, batch_std": TO_GO | {"baseline": "batch_std", "eps": 0.1, "gamma": 0.9},
+    "to go, none, cispo": TO_GO | CISPO | {"baseline": "none", "gamma": 0.9},
     **{form: KL | {"kl": form} for form in FORMS},
     **{f"{form}, minibatches": KL | {"kl": form, "batch_size": G} for form in ("k3", "k1_reward")},
     "exact, token mean": {"kl": "exact", "kl_coef": 0.7, "aggregation": "token_mean"},
@@ -68,6 +78,9 @@ SETTINGS = {
     "masked, kl in the return": MASKED | {"kl": "k1_reward", "kl_coef": 0.7},
     "dropped": {"nan_reward": "drop", "baseline": "group_mean", "aggregation": "token_mean"},
     "dropped, rank": {"nan_reward": "drop", "baseline": "rank", "batch_size": G},
+    "dropped, to go, kl in the return": KL
+    | TO_GO
+    | {"nan_reward": "drop", "kl": "k1_reward", "mask_truncated": True, "gamma": 0.9},
     "dropped, process, kl in the return": KL
     | PROCESS
     | {"nan_reward": "drop", "kl": "k1_reward", "mask_truncated": True},
@@ -178,6 +191,44 @@ def test_a_return_that_is_not_finite_is_an_error_that_names_the_problem():
     rollout.rewards[G] = math.nan  # of problem 1
     with pytest.raises(ValueError, match=rf"problem {rollout.starts[1]} .*nan.*nan_reward='drop'"):
         model.train()
+
+
+# -- target_kl ------------------------------------------------------------------------------------
+
+
+def after(rollout, **options):
+    """A model that has trained on this rollout."""
+    model = model_at("ragged", **options)
+    collected(model)
+    model._rollout = copy.deepcopy(rollout)
+    model.train()
+    return model
+
+
+def kl_to_the_sampler(model, rollout):
+    """mean(rho - 1 - log rho) over the actions, from SB3's ``evaluate_actions``."""
+    seen = rollout.observations[rollout.rows[rollout.mask]]
+    _, logp, _ = model.policy.evaluate_actions(seen, rollout.actions[rollout.mask])
+    log_ratio = (logp - rollout.old_logp[rollout.mask]).detach()
+    return (log_ratio.exp() - 1 - log_ratio).mean().item()
+
+
+def test_target_kl_ends_the_update_before_the_step_that_exceeds_it():
+    rollout = copy.deepcopy(collected(model_at("ragged")))
+    rollout.rewards[:, 0] += torch.linspace(-1, 2, P * G).square()
+    models = [after(rollout, n_epochs=n) for n in (1, 2, 3, 4, 5)]
+    kls = [kl_to_the_sampler(model, rollout) for model in models]
+    assert kls == sorted(kls) and kls[2] > 1.2 * kls[1], "the policy moves away with each step"
+    between = math.sqrt(kls[1] * kls[2])  # exceeded after three steps, not after two
+    stopped = after(rollout, n_epochs=5, target_kl=between / 1.5)
+    assert stopped._n_updates == 3 and torch.equal(parameters(stopped), parameters(models[2]))
+    assert stopped.logger.name_to_value["train/n_updates"] == 3
+    # approx_kl is the mean over the minibatches that were looked at: before steps 1, 2, 3 and 4
+    expected = (0 + sum(kls[:3])) / 4
+    assert stopped.logger.name_to_value["train/approx_kl"] == pytest.approx(expected, rel=1e-3)
+    for target, n in ((kls[0] / 100, 1), (kls[4], 5)):  # the first step is on the ratio 1
+        model = after(rollout, n_epochs=5, target_kl=target)
+        assert model._n_updates == n and torch.equal(parameters(model), parameters(models[n - 1]))
 
 
 # -- what one epoch must show ---------------------------------------------------------------------

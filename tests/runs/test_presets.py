@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import FloatSchedule
 from support.configs import ALGOS, config
 from torch import Tensor
 
@@ -39,6 +40,8 @@ GRPO_SETTINGS = {
     "ddof": 0,
     "eps": 1e-4,
     "supervision": "outcome",
+    "gamma": 1.0,
+    "target_kl": None,
     "kl": "none",
     "kl_coef": 0.0,
     "ref_update_interval": None,
@@ -92,6 +95,8 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
         "kl": "k1_reward",
         "kl_coef": 0.01,
     },
+    # arXiv 2510.03679: the group's mean return from each step on
+    "grpo_rtg": {"supervision": "return_to_go"},
     # Williams 1992
     "reinforce": ALL_AT_ONCE | {"baseline": "none", "aggregation": "constant_length", "max_len": 1},
 }
@@ -101,7 +106,9 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 def test_the_settings_of_a_preset(tmp_path: Path, name: str) -> None:
     model = preset(tmp_path, name)
     expected = GRPO_SETTINGS | DIFFERENCES[name]
-    assert {option: getattr(model, option) for option in GRPO_SETTINGS} == expected
+    found = {option: getattr(model, option) for option in GRPO_SETTINGS}
+    found = {k: v(1.0) if isinstance(v, FloatSchedule) else v for k, v in found.items()}
+    assert found == expected
     assert model.n_problems is not None and model.n_problems * model.group_size == 2048
     minibatches = 1 if expected["n_epochs"] == 1 else 4
     assert model.batch_size == 2048 // minibatches
@@ -229,13 +236,14 @@ class Played:
         self.logp = policy.get_distribution(seen).log_prob(chosen)
         self.old = rollout.old_logp[e, :length]
         self.ref = initial.get_distribution(seen).log_prob(chosen).detach()
-        self.r = rollout.rewards[e].sum().item()
+        self.paid = rollout.rewards[e, :length].tolist()
+        self.r = sum(self.paid)
         self.cost = (self.old - self.ref).sum().item()  # k1 of the whole
         self.truncated = bool(rollout.truncated[e])
         self.rho = (self.logp - self.old).exp()
 
 
-def clipped(rho: Tensor, advantage: float, low: float = 0.2, high: float = 0.2) -> Tensor:
+def clipped(rho: Tensor, advantage: float | Tensor, low: float = 0.2, high: float = 0.2) -> Tensor:
     return torch.min(rho * advantage, rho.clamp(1 - low, 1 + high) * advantage)
 
 
@@ -246,6 +254,12 @@ def mean(values: list[float]) -> float:
 def standardised(r: float, values: list[float]) -> float:
     deviation = mean([(v - mean(values)) ** 2 for v in values]) ** 0.5
     return (r - mean(values)) / (deviation + 1e-4)
+
+
+def standardised_by_step(paid: list[float], everyone: list[list[float]]) -> Tensor:
+    """Of each step's return to go, among those of the episodes that have such a step."""
+    playing = [[sum(other[t:]) for other in everyone if len(other) > t] for t in range(len(paid))]
+    return torch.tensor([standardised(sum(paid[t:]), playing[t]) for t in range(len(paid))])
 
 
 def less_others(values: list[float], i: int) -> float:
@@ -279,6 +293,9 @@ def printed_objective(name: str, groups: list[list[Played]], max_len: int) -> Te
                 advantage = standardised(e.r, [other.r for other in everything])
                 advantage -= 0.01 * less_others(cost, i)
                 total = total + clipped(e.rho, advantage).sum() / n_tokens
+            elif name == "grpo_rtg":
+                by_step = standardised_by_step(e.paid, [other.paid for other in group])
+                total = total + clipped(e.rho, by_step).mean() / n_all
             elif name == "reinforce":
                 total = total + (e.r * e.logp).sum() / (n_all * max_len)
     return total
@@ -293,14 +310,16 @@ class Rewarded(Watch):
 
     def _on_rollout_end(self) -> None:
         rollout = self.locals["rollout"]
-        rollout.rewards[:, 0] = torch.rand(len(rollout.rewards)).round()
+        rollout.rewards[:, :2] = torch.rand(len(rollout.rewards), 2).round()
+        rollout.rewards.masked_fill_(~rollout.mask, 0.0)
         rollout.truncated[::5] = True
         super()._on_rollout_end()
         self.rollouts[-1] = copy.deepcopy(rollout)
 
 
 @pytest.mark.parametrize(
-    "name", ["dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "reinforce"]
+    "name",
+    ["dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "grpo_rtg", "reinforce"],
 )
 def test_updates_of_several_actions_are_the_printed_formula(tmp_path: Path, name: str) -> None:
     """Two iterations of two epochs (``reinforce``: of one): neither ratios nor KL are trivial."""

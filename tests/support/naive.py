@@ -46,7 +46,7 @@ def naive_advantages(groups, baseline, ddof, eps):
 
     def std(values):
         mean = sum(values) / len(values)
-        return math.sqrt(sum((r - mean) ** 2 for r in values) / (len(values) - ddof))
+        return math.sqrt(sum((r - mean) ** 2 for r in values) / max(len(values) - ddof, 1))
 
     def ranks(group):
         below = [sum(other < r for other in group) for r in group]
@@ -54,9 +54,12 @@ def naive_advantages(groups, baseline, ddof, eps):
         return [b + (e + 1) / 2 for b, e in zip(below, equal, strict=True)]  # from 1, ties shared
 
     def of(group):
-        n, mean = len(group), sum(group) / len(group)
-        if baseline == "none":
+        n = len(group)
+        if baseline == "none" or not group:
             return list(group)
+        mean = sum(group) / n
+        if n == 1 and baseline != "batch":
+            return [0.0]
         if baseline == "rloo":
             return [r - (sum(group) - r) / (n - 1) for r in group]
         if baseline == "rank":
@@ -70,11 +73,26 @@ def naive_advantages(groups, baseline, ddof, eps):
     return [of(group) for group in groups]
 
 
+def discounted(rewards, gamma):
+    return sum(gamma**t * r for t, r in enumerate(rewards))
+
+
 def assign_advantages(model, groups, reference):
     """Give each step of each episode its advantage."""
-    options = (model.baseline, model.ddof, model.eps)
-    if model.supervision == "outcome":
-        results = naive_advantages([[sum(e.rewards) for e in g] for g in groups], *options)
+    options, gamma = (model.baseline, model.ddof, model.eps), model.gamma
+    if model.supervision == "return_to_go":
+        longest = max(len(e.rewards) for g in groups for e in g)
+        for t in range(longest):
+            playing = [[e for e in g if len(e.rewards) > t] for g in groups]
+            returns = [[discounted(e.rewards[t:], gamma) for e in g] for g in playing]
+            results = naive_advantages(returns, *options)
+            for group, values in zip(playing, results, strict=True):
+                for episode, advantage in zip(group, values, strict=True):
+                    episode.advantages.append(advantage)
+    elif model.supervision == "outcome":
+        results = naive_advantages(
+            [[discounted(e.rewards, gamma) for e in g] for g in groups], *options
+        )
         for group, values in zip(groups, results, strict=True):
             for episode, advantage in zip(group, values, strict=True):
                 episode.advantages = [advantage] * len(episode.rewards)
@@ -84,7 +102,7 @@ def assign_advantages(model, groups, reference):
             rest = list(values)
             for episode in group:
                 mine, rest = rest[: len(episode.rewards)], rest[len(episode.rewards) :]
-                episode.advantages = [sum(mine[t:]) for t in range(len(mine))]
+                episode.advantages = [discounted(mine[t:], gamma) for t in range(len(mine))]
     if model.kl in ("k1_reward", "tutorial_reward"):
         sign = 1 if model.kl == "k1_reward" else -1
         for group in groups:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from grpo_bench.fast.distributions import LogSoftmaxDistribution
 from grpo_bench.grpo import kl
-from grpo_bench.grpo.advantages import group_advantages, process_advantages, return_penalty
+from grpo_bench.grpo.advantages import group_advantages, return_penalty
+from grpo_bench.grpo.credit import BY_STEP
 from grpo_bench.grpo.objectives import (
     AGGREGATIONS,
     RATIOS,
@@ -94,11 +95,11 @@ def kl_of_step(form: str, b: Batch) -> torch.Tensor:
     return torch.zeros(b.mask.shape).to(b.logp).masked_scatter(b.mask, kl.exact(now, ref))
 
 
-def advantages_of(b: Batch, form: str, baseline: str, process: bool) -> torch.Tensor:
+def advantages_of(b: Batch, form: str, baseline: str, supervision: str) -> torch.Tensor:
     """(P, G, T), as the algorithm makes them."""
     valid = b.mask.any(dim=2)
-    if process:
-        advantages = process_advantages(b.rewards, b.mask, baseline)
+    if supervision != "outcome":
+        advantages = BY_STEP[supervision](b.rewards, b.mask, baseline)
     else:
         returns = torch.where(b.mask, b.rewards, 0.0).sum(dim=2)
         advantages = group_advantages(returns, baseline, valid=valid)[..., None]
@@ -128,8 +129,8 @@ def weights_of(b: Batch, o: Options) -> torch.Tensor:
     return flat.view(b.mask.shape).to(b.logp.dtype)
 
 
-def whole(b: Batch, o: Options, baseline: str = "group", process: bool = False):
+def whole(b: Batch, o: Options, baseline: str = "group", supervision: str = "outcome"):
     """The loss of an optimiser step, and its gradient by the log-probabilities (P, G, T)."""
     b = b._replace(logp=b.logp.detach().requires_grad_())
-    loss = loss_of(b, advantages_of(b, o.kl, baseline, process), weights_of(b, o), o)
+    loss = loss_of(b, advantages_of(b, o.kl, baseline, supervision), weights_of(b, o), o)
     return loss.detach(), torch.autograd.grad(loss, b.logp)[0]
