@@ -5,17 +5,24 @@ The counterpart of SB3's ``OnPolicyAlgorithm``, for rollouts in groups and witho
 
 from __future__ import annotations
 
+import io
+import math
 import sys
 import time
 from abc import abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    ConvertCallback,
+    ProgressBarCallback,
+)
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import safe_mean
@@ -28,6 +35,7 @@ from grpo_bench.grpo.envs import (
     check_layout,
     check_observations,
     make_env,
+    steps_limit,
 )
 from grpo_bench.grpo.groups import GroupSource, make_source
 from grpo_bench.grpo.policies import (
@@ -40,9 +48,22 @@ from grpo_bench.grpo.policies import (
 from grpo_bench.grpo.rollout import Rollout, collect_groups
 from grpo_bench.grpo.seeds import stream
 from grpo_bench.grpo.settings import Settings
+from grpo_bench.grpo.streams import States, restore, states
 from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
 
 Self = TypeVar("Self", bound="GroupAlgorithm")
+
+
+class Progress(ProgressBarCallback):
+    """SB3's progress bar, by the transitions that count. (SB3 adds one for each sub-environment,
+    also for those that wait.)"""
+
+    def _on_step(self) -> bool:
+        self.pbar.update(
+            self.num_timesteps - self.locals["self"]._num_timesteps_at_start - self.pbar.n
+        )
+        return True
+
 
 if TYPE_CHECKING:  # each option is an attribute, as in SB3, and has its type from Settings
     Attributes = Settings
@@ -77,6 +98,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         self._settings = settings
         self._source: GroupSource | None = None
         self._rollout: Rollout | None = None
+        self._streams: States | None = None  # of the model that was saved, until learning goes on
         if isinstance(env, str):
             env = make_env(env, settings.group_size, settings.n_problems)
         super().__init__(
@@ -120,7 +142,9 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
 
     def _setup_model(self) -> None:
         self._setup_lr_schedule()
+        saved = self._streams  # of a model that is being loaded
         self.set_random_seed(self.seed)
+        self._streams = saved
         check_actions(self.action_space)
         check_policy(self.policy_class)
         if self.env is not None:
@@ -136,7 +160,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         if self.n_problems is None:
             self.n_problems = max(1, self.env.num_envs // self.group_size)
             self.n_problems *= -(-GROUPS_BY_DEFAULT // self.n_problems)
-        check_layout(self.env.num_envs, self.group_size, self.n_problems, self.batch_size)
+        check_layout(self.group_size, self.n_problems, self.batch_size)
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Give the policy, the starts and each sub-environment streams of this seed alone."""
@@ -146,6 +170,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         if seed is not None and self.env is not None:
             seed_sub_environments(self.env, stream(seed, "environment"))
         self._source = None  # the next learn() starts these streams
+        self._streams = None
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         """As in SB3, but never below 0. Whole iterations overshoot ``total_timesteps``, and a
@@ -157,12 +182,48 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         super().set_env(env, force_reset)
         self._source = None
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+    def save(self, path: str | Path | io.BufferedIOBase, *args: Any, **kwargs: Any) -> None:
+        """As in SB3, with the states of all random streams: ``learn(n)``, save, load and
+        ``learn(m, reset_num_timesteps=False)`` give the weights of ``learn(n + m)``.
+
+        That holds for environments whose episodes depend on their problem id or seed alone. Where
+        an SB3 environment draws its own problem ids, the ids go on from its seed. A schedule that
+        depends on the progress takes it from the total of each ``learn``.
+        """
+        problems = None if self._source is None else self._source.problem_stream()
+        self._streams = states(self.device, self._start_rng, problems)
+        super().save(path, *args, **kwargs)
+        self._streams = None
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[int, BaseCallback]:
         if self._source is None and self.env is not None:
             self._layout()
             self._source = make_source(self.env, self._start_rng, self.mixed_start)
             self._last_obs = np.zeros(0)  # so SB3 does not reset: groups start themselves
-        return super()._setup_learn(*args, **kwargs)
+        found = super()._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, *args, **kwargs
+        )
+        if self._streams is not None and self._source is not None and not reset_num_timesteps:
+            problems = self._source.problem_stream()
+            restore(self._streams, self.device, self._start_rng, problems)
+        self._streams = None
+        return found
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        if not progress_bar:
+            return super()._init_callback(callback)
+        if isinstance(callback, list):
+            callback = CallbackList(callback)
+        elif not isinstance(callback, BaseCallback):
+            callback = ConvertCallback(callback)
+        return super()._init_callback(CallbackList([callback, Progress()]))
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_settings", "_source", "_rollout"]
@@ -205,6 +266,8 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         """Play this iteration's groups; False if the callback stops training."""
         assert self._source is not None and self.n_problems is not None
         source, parts = self._source, []
+        assert self.env is not None
+        limit = self.max_episode_steps or steps_limit(self.env)
         self.policy.set_training_mode(False)  # dropout off while log-probabilities are taken
         callback.on_rollout_start()
 
@@ -214,7 +277,9 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
             return callback.on_step()
 
         def play(n_problems: int) -> Rollout | None:
-            played = collect_groups(source, self.policy, n_problems, self.group_size, on_step)
+            played = collect_groups(
+                source, self.policy, n_problems, self.group_size, on_step, limit
+            )
             if played is not None:
                 self._note_episodes(played)
                 parts.append(played)
@@ -239,12 +304,18 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
     def _note_episodes(self, rollout: Rollout) -> None:
         """SB3's rolling window of episode returns, lengths and successes."""
         assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
-        last = slice(-self._stats_window_size, None)
-        returns = rollout.returns.flatten()[last].cpu()
-        finite = torch.isfinite(returns)  # train() drops the others or raises an error
-        kept = zip(returns[finite].tolist(), rollout.lengths[last][finite].tolist(), strict=True)
-        self.ep_info_buffer.extend({"r": r, "l": n} for r, n in kept)
-        success = rollout.success[last]
+        n = len(rollout.success)
+        last = range(max(0, n - self._stats_window_size), n)
+        raw = rollout.raw_returns
+        returns = (
+            rollout.returns.flatten()[last.start :].cpu().numpy() if raw is None else raw[last]
+        )
+        lengths = rollout.lengths[last.start :].tolist()
+        for episode, r, length in zip(last, returns.tolist(), lengths, strict=True):
+            info = rollout.episode_infos.get(episode, {"r": r, "l": length})
+            if math.isfinite(info["r"]):  # train() drops the others or raises an error
+                self.ep_info_buffer.append(info)
+        success = rollout.success[last.start :]
         self.ep_success_buffer.extend(success[np.isfinite(success)].tolist())
         self._episode_num += len(rollout.success)
 

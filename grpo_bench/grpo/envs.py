@@ -12,9 +12,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
+from grpo_bench.grpo.vec_env import VectorEnvAdapter, base_vec_env
 from grpo_envs.vector import TaskVectorEnv
 
 GROUPS_BY_DEFAULT = 32
+LONGEST = 5_000  # steps of an episode whose environment has no limit
 
 
 def make_env(
@@ -34,28 +36,8 @@ def make_env(
     return make_vec_env(env_id, n_envs=group_size)
 
 
-def check_layout(n_envs: int, group_size: int, n_problems: int, batch_size: int | None) -> None:
-    """Raises ValueError, with valid numbers, if groups do not fit.
-
-    ``n_envs`` sub-environments play waves of ``n_envs`` episodes. A wave holds whole groups, or a
-    group takes whole waves, and all waves are full. A minibatch holds whole groups.
-    """
-    if n_envs % group_size and group_size % n_envs:
-        sizes = [g for g in range(2, max(64, n_envs) + 1) if n_envs % g == 0 or g % n_envs == 0]
-        counts = [
-            e for e in range(1, 4 * group_size + 1) if e % group_size == 0 or group_size % e == 0
-        ]
-        raise ValueError(
-            f"group_size={group_size} on {n_envs} sub-environments: one must divide the other. "
-            f"With {n_envs} sub-environments: group_size of {_listed(sizes)}; with "
-            f"group_size={group_size}: {_listed(counts)} sub-environments"
-        )
-    together = max(1, n_envs // group_size)
-    if n_problems % together:
-        raise ValueError(
-            f"n_problems={n_problems}: {n_envs} sub-environments play {together} groups of "
-            f"{group_size} at a time, so expected a multiple of {together}"
-        )
+def check_layout(group_size: int, n_problems: int, batch_size: int | None) -> None:
+    """Raises ValueError, with valid numbers, if a minibatch would not hold whole groups."""
     episodes = n_problems * group_size
     if batch_size is not None and (batch_size % group_size or episodes % batch_size):
         sizes = [g * group_size for g in range(1, n_problems + 1) if n_problems % g == 0]
@@ -63,6 +45,18 @@ def check_layout(n_envs: int, group_size: int, n_problems: int, batch_size: int 
             f"batch_size={batch_size}: expected whole groups of {group_size} that divide the "
             f"{episodes} episodes of an iteration: {_listed(sizes)}"
         )
+
+
+def steps_limit(env: VecEnv) -> int:
+    """After so many steps an episode counts as one that never ends: the limit in the environment's
+    spec, or ``LONGEST``."""
+    base = base_vec_env(env)
+    if isinstance(base, VectorEnvAdapter):
+        specs = [getattr(base.env, "spec", None)]
+    else:
+        specs = base.get_attr("spec") if base.has_attr("spec") else [None]
+    limits = [spec.max_episode_steps for spec in specs if spec is not None]
+    return max((limit for limit in limits if limit), default=LONGEST)
 
 
 def _listed(numbers: list[int]) -> str:

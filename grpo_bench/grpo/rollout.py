@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from grpo_bench.grpo.episode_queue import EpisodeQueue
 from grpo_bench.grpo.groups import GroupSource, Step
 from grpo_bench.grpo.policies import ActorPolicy
 
@@ -39,6 +41,11 @@ class Rollout:
     success: np.ndarray  # (N,) at each episode's end; NaN where unknown
     starts: np.ndarray  # (n_problems,) problem ids or seeds
     group_size: int
+    # For the log: episodes in the order of their ends, (N,); returns (N,) before VecNormalize, None
+    # where they are those of ``rewards``; and the infos of a Monitor.
+    ended: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
+    raw_returns: np.ndarray | None = None
+    episode_infos: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def lengths(self) -> Tensor:
@@ -72,73 +79,95 @@ def collect_groups(
     n_problems: int,
     group_size: int,
     on_step: OnStep,
+    max_episode_steps: int | None = None,
 ) -> Rollout | None:
     """Play ``group_size`` episodes of each of ``n_problems`` problems; None if stopped.
 
-    Episode e belongs to group e // group_size. With E sub-environments they are played in waves
-    of E; either a wave holds whole groups, or a group takes whole waves. The last wave may leave
-    sub-environments idle.
+    Episode e belongs to group e // group_size. A sub-environment whose episode has ended plays the
+    next one, in order; where the source cannot restart a single one, all begin together.
 
     Raises:
         ValueError: members of a group whose first observations differ, unless the source's kind
-            is ``mixed_start``.
+            is ``mixed_start``; or an episode that has not ended after ``max_episode_steps``.
     """
     starts = source.draw(n_problems)
-    episodes = np.arange(n_problems * group_size)
-    builder = RolloutBuilder(policy.device, group_size, share_first=source.kind != "mixed_start")
-    for first in range(0, len(episodes), source.n_envs):
-        wave = episodes[first : first + source.n_envs]
-        if not _play_wave(source, policy, starts[wave // group_size], wave, builder, on_step):
-            return None
-    return builder.finish(starts)
+    queue = EpisodeQueue(np.repeat(starts, group_size), source.n_envs, source.kind)
+    builder = RolloutBuilder(
+        policy.device, group_size, starts, share_first=source.kind != "mixed_start"
+    )
+    with source.playing(queue):
+        while queue.left:
+            if not _play(source, queue, policy, builder, on_step, max_episode_steps):
+                return None
+    return builder.finish()
 
 
-def _play_wave(
+def _play(
     source: GroupSource,
+    queue: EpisodeQueue,
     policy: ActorPolicy,
-    starts: np.ndarray,
-    wave: np.ndarray,
     builder: RolloutBuilder,
     on_step: OnStep,
+    max_episode_steps: int | None,
 ) -> bool:
-    """Play the episodes of a wave, one in each of the first sub-environments, until all have ended.
-    Sub-environments without an episode wait."""
-    space = policy.action_space
-    obs = source.reset(np.resize(starts, source.n_envs))
-    active = np.arange(len(wave))
-    first = True
-    while len(active):
-        if first:
-            seen, rows = builder.first(take(obs, active), wave, starts)
-        else:
-            seen, rows = builder.next(obs, active)
+    """Begin episodes in all sub-environments, and play until none has an episode."""
+    obs, raw_obs = source.begin(queue)
+    fresh, going = queue.active(), np.zeros(0, dtype=int)
+    sent: Any = None
+    since = np.zeros(source.n_envs, dtype=np.int64)  # the vector step at which each began
+    for t in count(1):
+        active = np.concatenate([fresh, going])
+        if not len(active):
+            return True
+        episodes = queue.playing[active]
+        seen, rows, local = builder.observe(obs, raw_obs, fresh, going, queue.playing)
         with torch.no_grad():
             params = policy(as_tensors(seen, policy.device))
-            local = upload(torch.as_tensor(rows.local), policy.device) if first else None
-            distribution = policy.distribution(params, local)  # members of a group share a row
+            shared = None if local is None else upload(torch.as_tensor(local), policy.device)
+            distribution = policy.distribution(params, shared)  # members of a group share a row
             actions = distribution.get_actions()
             logp = distribution.log_prob(actions)
-        chosen = to_env(actions, space, source.device)
-        if first:  # sub-environments beyond the wave need valid actions too
-            sent = chosen[np.resize(active, source.n_envs)]
-        else:
-            sent[active] = chosen
-        step = source.step(sent)
-        builder.add(wave[active], rows.index, actions, logp, step.rewards[active])
-        dones = step.dones[active]
-        ended = active[dones]
-        builder.end(wave[ended], step.success[ended], step.truncated[ended])
-        if not on_step(len(active), _seen(step, active, ended)):
+        chosen = to_env(actions, policy.action_space, source.device)
+        if sent is None:  # sub-environments without an episode need valid actions, too
+            sent = chosen[np.resize(np.arange(len(active)), source.n_envs)]
+        sent[active] = chosen
+        step = source.step(sent, queue)
+        builder.add(episodes, rows, actions, logp, step, active)
+        if max_episode_steps is not None and t - since[active].min() >= max_episode_steps:
+            _check_ended(step.dones, active, t - since >= max_episode_steps, max_episode_steps)
+        if not on_step(len(active), _seen(step, active, chosen)):
             return False
-        active, obs, first = active[~dones], step.obs, False
-    return True
+        since[step.began] = t
+        stays = ~step.dones[active]
+        fresh, going = step.began, np.sort(active[stays])
+        obs, raw_obs = step.obs, step.raw_obs
+    raise AssertionError("not reached")
 
 
-def _seen(step: Step, active: np.ndarray, ended: np.ndarray) -> dict[str, Any]:
-    """The locals for callbacks, without the sub-environments that wait."""
+def _check_ended(dones: np.ndarray, active: np.ndarray, late: np.ndarray, limit: int) -> None:
+    """ValueError if an episode that is late, (E,) bool, has not ended."""
+    endless = active[late[active] & ~dones[active]]
+    if len(endless):
+        raise ValueError(
+            f"the episode in sub-environment {endless[0]} has not ended after {limit} steps: GRPO "
+            "plays whole episodes. Wrap the environment in gymnasium.wrappers.TimeLimit, or pass a "
+            "larger max_episode_steps"
+        )
+
+
+def _seen(step: Step, active: np.ndarray, actions: Any) -> dict[str, Any]:
+    """The locals for callbacks, as SB3 names them; ``active`` are the sub-environments that had an
+    episode, and all rows of ``actions`` are theirs."""
     rewards, dones = np.zeros_like(step.rewards), np.zeros_like(step.dones)
-    rewards[active], dones[ended] = step.rewards[active], True
-    return {"obs": step.obs, "rewards": rewards, "dones": dones, "active": active}
+    rewards[active], dones[active] = step.rewards[active], step.dones[active]
+    return {
+        "new_obs": step.obs,
+        "rewards": rewards,
+        "dones": dones,
+        "infos": step.infos,
+        "actions": actions,
+        "active": active,
+    }
 
 
 def to_env(actions: Tensor, space: spaces.Space[Any], device: torch.device | None = None) -> Any:
@@ -153,48 +182,75 @@ def to_env(actions: Tensor, space: spaces.Space[Any], device: torch.device | Non
 
 
 @dataclass
-class Rows:
-    """The place of the observation of each of n episodes."""
-
-    index: np.ndarray  # (n,) row in the rollout's observations
-    local: np.ndarray  # (n,) row in the present batch of the network
-
-
-@dataclass
 class RolloutBuilder:
-    """Gathers the steps of all waves, then pads them into one Rollout."""
+    """Gathers the steps of all episodes, then pads them into one Rollout."""
 
     device: torch.device
     group_size: int
+    starts: np.ndarray  # (n_problems,)
     share_first: bool
     n_rows: int = 0
     observations: list[Any] = field(default_factory=list)  # distinct, in order of their row
-    steps: list[tuple[np.ndarray, np.ndarray, Tensor, Tensor, np.ndarray]] = field(
+    steps: list[tuple[np.ndarray, np.ndarray, Tensor, Tensor, np.ndarray, np.ndarray]] = field(
         default_factory=list
     )
     ends: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
-    leader: tuple[int, int, Any] | None = None  # group, row and first observation of the last group
+    episode_infos: dict[int, dict[str, Any]] = field(default_factory=dict)  # of a Monitor
+    leader: tuple[int, int, Any, Any] | None = None  # of the last group: number, row, observations
 
-    def first(self, obs: Any, wave: np.ndarray, starts: np.ndarray) -> tuple[Any, Rows]:
-        """Rows for the first observations of a wave: one per group, or one per episode."""
+    def observe(
+        self, obs: Any, raw: Any, fresh: np.ndarray, going: np.ndarray, playing: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray | None]:
+        """Keep the observations of the sub-environments that begin an episode, and of those that
+        go on.
+
+        Returns:
+            What the network is to see; the row of each in the rollout, (n,); and the row of each in
+            what the network sees, None if they are the same.
+        """
+        if not len(fresh):
+            seen = take(obs, going)
+            return seen, self._store(seen) + np.arange(len(going)), None
+        first, rows, local = self._first(take(obs, fresh), take(raw, fresh), playing[fresh])
+        if not len(going):
+            return first, rows, local
+        seen, n = take(obs, going), int(local[-1]) + 1
+        later = np.arange(len(going))
+        rows = np.concatenate([rows, self._store(seen) + later])
+        return _concatenate([first, seen]), rows, np.concatenate([local, n + later])
+
+    def _first(
+        self, obs: Any, raw: Any, episodes: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Observations, rows and local rows of episodes that begin: one row for each group, or one
+        for each episode."""
+        own = np.arange(len(episodes))
         if not self.share_first:
-            return self.next(obs, np.arange(len(wave)))
-        group = wave // self.group_size
+            return obs, self._store(obs) + own, own
+        group = episodes // self.group_size
         local = group - group[0]
-        leaders = take(obs, np.searchsorted(group, np.arange(group[0], group[-1] + 1)))
-        if self.leader is not None and self.leader[0] == group[0]:
-            row, leaders = self.leader[1], self.leader[2]  # this wave goes on with that group
+        heads = np.searchsorted(group, np.arange(group[0], group[-1] + 1))
+        leaders, raw_leaders = take(obs, heads), take(raw, heads)
+        began_before = self.leader is not None and self.leader[0] == group[0]
+        if began_before:
+            assert self.leader is not None
+            leaders = _concatenate([self.leader[2], take(leaders, np.s_[1:])])
+            raw_leaders = _concatenate([self.leader[3], take(raw_leaders, np.s_[1:])])
+        self._check_alike(raw, raw_leaders, local, group)
+        last = [int(local[-1])]
+        if raw is not obs and _difference(obs, leaders, local) is not None:
+            rows = self._store(obs) + own  # a wrapper such as VecNormalize drifts
+            self.leader = (int(group[-1]), int(rows[-1]), take(obs, [-1]), take(raw, [-1]))
+            return obs, rows, own
+        if began_before:
+            assert self.leader is not None
+            row = self.leader[1]
+            new = self._store(take(leaders, np.s_[1:])) if last[0] else 0
+            rows = np.where(local == 0, row, new + local - 1)
         else:
-            row = self._store(leaders)
-        self._check_alike(obs, leaders, local, starts)
-        self.leader = (int(group[-1]), row + int(local[-1]), take(leaders, [int(local[-1])]))
-        return leaders, Rows(row + local, local)
-
-    def next(self, obs: Any, active: np.ndarray) -> tuple[Any, Rows]:
-        """Rows for the observations of the episodes that go on."""
-        seen = take(obs, active)
-        local = np.arange(len(active))
-        return seen, Rows(self._store(seen) + local, local)
+            rows = self._store(leaders) + local
+        self.leader = (int(group[-1]), int(rows[-1]), take(leaders, last), take(raw_leaders, last))
+        return leaders, rows, local
 
     def add(
         self,
@@ -202,18 +258,23 @@ class RolloutBuilder:
         rows: np.ndarray,
         actions: Tensor,
         logp: Tensor,
-        rewards: np.ndarray,
+        step: Step,
+        active: np.ndarray,
     ) -> None:
-        """Add one step of n episodes; every argument has n rows."""
-        self.steps.append((episodes, rows, actions, logp, rewards))
+        """Add a step of n episodes; all but ``step`` have n rows."""
+        rewards, dones = step.rewards[active], step.dones[active]
+        raw = rewards if step.raw_rewards is step.rewards else step.raw_rewards[active]
+        self.steps.append((episodes, rows, actions, logp, rewards, raw))
+        ended = active[dones]
+        self.ends.append((episodes[dones], step.success[ended], step.truncated[ended]))
+        if isinstance(step.infos, list):
+            for slot, episode in zip(ended.tolist(), episodes[dones].tolist(), strict=True):
+                if "episode" in step.infos[slot]:
+                    self.episode_infos[episode] = step.infos[slot]["episode"]
 
-    def end(self, episodes: np.ndarray, success: np.ndarray, truncated: np.ndarray) -> None:
-        """End n episodes: success (n,), NaN where unknown; truncated (n,) bool."""
-        self.ends.append((episodes, success, truncated))
-
-    def finish(self, starts: np.ndarray) -> Rollout:
+    def finish(self) -> Rollout:
         """Scatter the steps into (N, T) tensors."""
-        n = len(starts) * self.group_size
+        n = len(self.starts) * self.group_size
         episodes = np.concatenate([step[0] for step in self.steps])
         times = occurrence(episodes)
         t_max = int(times.max()) + 1
@@ -230,6 +291,10 @@ class RolloutBuilder:
         success, truncated = np.full(n, np.nan), np.zeros(n, dtype=bool)
         for ended, succeeded, cut_off in self.ends:
             success[ended], truncated[ended] = succeeded, cut_off
+        raw_returns = None
+        if any(step[5] is not step[4] for step in self.steps):
+            raw = np.concatenate([step[5] for step in self.steps])
+            raw_returns = np.bincount(episodes, raw, n)
         return Rollout(
             observations=as_tensors(_concatenate(self.observations), self.device),
             rows=scatter(torch.as_tensor(rows)),
@@ -239,8 +304,11 @@ class RolloutBuilder:
             mask=scatter(torch.ones(len(episodes), dtype=torch.bool)),
             truncated=torch.as_tensor(truncated),
             success=success,
-            starts=starts,
+            starts=self.starts,
             group_size=self.group_size,
+            ended=np.concatenate([ended for ended, _, _ in self.ends]),
+            raw_returns=raw_returns,
+            episode_infos=self.episode_infos,
         )
 
     def _store(self, obs: Any) -> int:
@@ -249,21 +317,28 @@ class RolloutBuilder:
         self.n_rows += n
         return row
 
-    def _check_alike(self, obs: Any, leaders: Any, local: np.ndarray, starts: np.ndarray) -> None:
-        parts = obs if isinstance(obs, dict) else {"observation": obs}
-        firsts = leaders if isinstance(leaders, dict) else {"observation": leaders}
-        for name, values in parts.items():
-            differs = values != firsts[name][local]
-            if differs.any():
-                slot = int(differs.nonzero()[0][0])
-                raise ValueError(
-                    f"members of the group of start {starts[slot]} begin with different "
-                    f"observations (in {name!r}, sub-environment {slot}): a group is G rollouts "
-                    "of one problem. Make reset() depend on its seed or problem_id alone, or pass "
-                    "mixed_start=True to compare episodes with different starts. (A wrapper that "
-                    "drifts, such as VecNormalize, needs a whole group side by side: a multiple "
-                    f"of {self.group_size} sub-environments)"
-                )
+    def _check_alike(self, obs: Any, leaders: Any, local: np.ndarray, group: np.ndarray) -> None:
+        found = _difference(obs, leaders, local)
+        if found is not None:
+            name, i = found
+            raise ValueError(
+                f"members of the group of start {self.starts[group[i]]} begin with different "
+                f"observations (in {name!r}): a group is G rollouts of one problem. Make reset() "
+                "depend on its seed or problem_id alone, or pass mixed_start=True to compare "
+                "episodes with different starts"
+            )
+
+
+def _difference(obs: Any, leaders: Any, local: np.ndarray) -> tuple[str, int] | None:
+    """The first observation, of n, that is not that of its leader: the name of the part that
+    differs, and its place; None if all are equal."""
+    parts = obs if isinstance(obs, dict) else {"observation": obs}
+    firsts = leaders if isinstance(leaders, dict) else {"observation": leaders}
+    for name, values in parts.items():
+        differs = values != firsts[name][local]
+        if differs.any():
+            return name, int(differs.nonzero()[0][0])
+    return None
 
 
 def occurrence(values: np.ndarray) -> np.ndarray:

@@ -185,6 +185,11 @@ class Settings:
     # the groups: grpo.dynamic, grpo.groups
     max_refills: int = option(0, "at most so many rounds replace groups without spread", whole(0))
     spread_tol: float = option(0.0, "a deviation of outcomes that counts as none", not_negative)
+    max_episode_steps: int | None = option(
+        None,
+        "a longer episode is an error; None: the limit in the environment's spec, or 5,000",
+        count_or_none,
+    )
     mixed_start: bool = option(False, "accept groups whose members start differently", flag)
 
     def __post_init__(self) -> None:

@@ -80,8 +80,8 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.empty(0, device=device).device  # "cuda" is "cuda:0", as tensors say
-        self._generator = torch.Generator(self.device)
-        self._generator.seed()
+        self.generator = torch.Generator(self.device)
+        self.generator.seed()
         tables = self.task.source.tables
         self._blocks = torch.tensor(tables.blocks, device=self.device)
         self._block_of = torch.tensor(tables.block_of, device=self.device)
@@ -94,7 +94,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
     def draw_problems(self, n: int) -> Tensor:
         """Draw n problem ids, (n,) int64, from the split, with the environment's generator."""
         size = len(self._split_ids)
-        drawn = torch.randint(size, (n,), generator=self._generator, device=self.device)
+        drawn = torch.randint(size, (n,), generator=self.generator, device=self.device)
         return self._split_ids[drawn]
 
     def reset(
@@ -102,7 +102,7 @@ class TorchVLMVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[Tensor, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
-            self._generator.manual_seed(seed)
+            self.generator.manual_seed(seed)
         check_options(options, {"problem_id", "reset_mask"})
         options = options or {}
         mask = self._reset_mask(options.get("reset_mask"))
