@@ -48,6 +48,10 @@ class GRPO(GroupAlgorithm):
     the minimum from ``grpo.objectives``; KL from ``grpo.kl``; H the entropy; their sum from
     ``grpo.loss``. Every option is one function there, with its formula and its paper.
 
+    The defaults are for control tasks with a small budget: few groups, several passes, and PPO's
+    discount, which also makes a short success better than a long one. Pass ``gamma=1`` where an
+    episode is judged at its end alone, and one pass with many groups for the update as published.
+
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy`` or an ``ActorPolicy`` class.
         env: an id, a Gymnasium environment, a Gymnasium ``VectorEnv`` or an SB3 ``VecEnv``. With
@@ -67,7 +71,7 @@ class GRPO(GroupAlgorithm):
         self,
         policy: str | type[ActorPolicy],
         env: GymEnv | VectorEnv[Any, Any, Any] | str | None,
-        learning_rate: float | Schedule = 3e-4,
+        learning_rate: float | Schedule = 1e-3,
         *,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,

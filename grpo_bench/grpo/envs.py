@@ -15,7 +15,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from grpo_bench.grpo.vec_env import VectorEnvAdapter, base_vec_env
 from grpo_envs.vector import TaskVectorEnv
 
-GROUPS_BY_DEFAULT = 32
+GROUPS_BY_DEFAULT = 2  # few, so that a small budget has many updates
+GROUPS_OF_TASKS = 32  # of our own tasks, which play all episodes of an iteration at once
 LONGEST = 5_000  # steps of an episode whose environment has no limit
 
 
@@ -31,7 +32,7 @@ def make_env(
         one = gym.make_vec(name, 1, vectorization_mode="vector_entry_point")
         one.close()
         if isinstance(one.unwrapped, TaskVectorEnv):
-            num_envs = group_size * (n_problems or GROUPS_BY_DEFAULT)
+            num_envs = group_size * (n_problems or GROUPS_OF_TASKS)
             return gym.make_vec(name, num_envs, autoreset_mode=AutoresetMode.DISABLED)
     return make_vec_env(env_id, n_envs=group_size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from grpo_bench.grpo.episode_queue import EpisodeQueue
+from grpo_bench.grpo.finite import naming_observations
 from grpo_bench.grpo.groups import GroupSource, Step
 from grpo_bench.grpo.policies import ActorPolicy
 
@@ -121,7 +123,8 @@ def _play(
             return True
         episodes = queue.playing[active]
         seen, rows, local = builder.observe(obs, raw_obs, fresh, going, queue.playing)
-        with torch.no_grad():
+        played = partial(_played, obs, active, queue)
+        with torch.no_grad(), naming_observations(played):
             params = policy(as_tensors(seen, policy.device))
             shared = None if local is None else upload(torch.as_tensor(local), policy.device)
             distribution = policy.distribution(params, shared)  # members of a group share a row
@@ -142,6 +145,12 @@ def _play(
         fresh, going = step.began, np.sort(active[stays])
         obs, raw_obs = step.obs, step.raw_obs
     raise AssertionError("not reached")
+
+
+def _played(
+    obs: Any, active: np.ndarray, queue: EpisodeQueue
+) -> tuple[Any, np.ndarray, np.ndarray]:
+    return obs, active, queue.starts[queue.playing[active]]
 
 
 def _check_ended(dones: np.ndarray, active: np.ndarray, late: np.ndarray, limit: int) -> None:

@@ -122,12 +122,12 @@ class Settings:
     # the rollouts of an iteration, and the steps on them
     group_size: int = option(8, "G, rollouts of each problem", whole(2))
     n_problems: int | None = option(
-        None, "groups per iteration; None: 32, or as many as fill the environments", count_or_none
+        None, "groups per iteration; None: 2, or as many as fill the environments", count_or_none
     )
     batch_size: int | None = option(
         None, "rollouts per gradient step, in whole groups; None: all", count_or_none
     )
-    n_epochs: int = option(1, "passes over the rollouts", count)
+    n_epochs: int = option(8, "passes over the rollouts", count)
     target_kl: float | None = option(
         None, "an update ends where approx_kl exceeds 1.5 times this; None: never", positive(True)
     )
@@ -165,7 +165,7 @@ class Settings:
         "which rewards an action is credited with: outcome, or one of grpo.credit.BY_STEP",
         name_only,
     )
-    gamma: float = option(1.0, "discount of the rewards, by step of the episode", factor)
+    gamma: float = option(0.99, "discount of the rewards, by step; 1: none", factor)
     mask_truncated: bool = option(
         False, "rollouts that a time limit cut off count in the baseline, but not in the loss", flag
     )

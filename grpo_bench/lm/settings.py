@@ -28,7 +28,9 @@ class Settings(grpo.Settings):
 
     kind: str = option(MISSING, "grpo or ppo", one_of("grpo", "ppo"))
     learning_rate: float = option(MISSING, "at the start; it falls linearly to 0", not_negative)
+    n_epochs: int = option(1, "passes over the completions", count)
     minibatches: int = option(1, "gradient steps in each pass", count)
+    gamma: float = option(1.0, "discount of the rewards, by token", factor)
     critic: str = option("separate", "the critic's network: lm.critics", one_of(*critics.KINDS))
     critic_rank: int = option(16, "rank of the adapters of a LoRA critic", count)
     gae_lambda: float = option(0.95, "generalised advantage estimation's lambda", factor)

@@ -184,6 +184,7 @@ def make_model(config: GymConfig, device: str) -> BaseAlgorithm:
         "device": device,
     }
     if is_grpo:
+        options.setdefault("gamma", 1.0)  # outcomes are judged at the end of an episode
         if options.get("aggregation") == "constant_length":
             options.setdefault("max_len", vector.unwrapped.task.max_steps)  # type: ignore[attr-defined]
         batches = {

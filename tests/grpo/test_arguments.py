@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import DummyVecEnv
 from support.properties import half, properties_of
-from support.toys import SMALL, UNIT, OneStep, collected, parameters, walker
+from support.toys import SMALL, UNIT, OneStep, Walk, collected, parameters, walker
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.advantages import BASELINES, baselines_that
@@ -291,6 +293,46 @@ def test_observations_that_no_policy_reads_are_refused(space, message, policy):
 def test_a_policy_that_does_not_fit_is_refused(policy, space, message):
     with pytest.raises(ValueError, match=message):
         GRPO(policy, OneStep(spaces.Discrete(2), space, lambda *_: 0.0), **SMALL)
+
+
+class Broken(Walk):
+    """Its third observation has a NaN."""
+
+    def __init__(self, action_space, observation_space):
+        self.action_space, self.observation_space = action_space, observation_space
+
+    def step(self, action):
+        seen, *rest = super().step(int(np.asarray(action).flat[0] > 0))
+        if self.t == 2:
+            seen[1] = np.nan
+        return {"place": seen, "more": seen[:1] * 0} if self.is_dict else seen, *rest
+
+    def reset(self, **kwargs):
+        seen, info = super().reset(**kwargs)
+        return {"place": seen, "more": seen[:1]} if self.is_dict else seen, info
+
+    @property
+    def is_dict(self):
+        return isinstance(self.observation_space, spaces.Dict)
+
+
+@pytest.mark.parametrize("kind", [DummyVecEnv, SyncVectorEnv])
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Discrete(2), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), UNIT],
+    ids=str,
+)
+def test_an_observation_that_is_not_finite_is_named(space, kind):
+    env = kind([lambda: Broken(space, Walk.observation_space)] * 4)
+    message = r"observation of sub-environment 0 \(start \d+\) has nan at place 1: expected finite"
+    with pytest.raises(ValueError, match=message):
+        GRPO("MlpPolicy", env, **SMALL).learn(40)
+
+
+def test_of_a_dict_the_part_is_named():
+    parts = spaces.Dict(place=Walk.observation_space, more=spaces.Box(-4.0, 4.0, (1,)))
+    with pytest.raises(ValueError, match=r"observation 'place' of .* has nan at place 1"):
+        GRPO("MultiInputPolicy", Broken(spaces.Discrete(2), parts), **SMALL).learn(40)
 
 
 # -- environments ---------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ def model_on(ids, n_problems=2, n_envs=G, env=DummyVecEnv, group_size=G, reports
     policy = "MultiInputPolicy" if as_dict else "MlpPolicy"
     envs = env([lambda: Puzzle(plays, reports, as_dict)] * n_envs)
     settings = {"max_refills": 3, "seed": 0} | settings
-    model = GRPO(policy, envs, group_size=group_size, n_problems=n_problems, **settings)
+    sizes = {"group_size": group_size, "n_problems": n_problems, "n_epochs": 1, "gamma": 1.0}
+    model = GRPO(policy, envs, **sizes | settings)
     _, model.callback = model._setup_learn(10_000)
     model.callback.on_training_start({}, {})
     queue, model.asked = list(ids), []

@@ -141,7 +141,8 @@ ACTIONS = {
 def shifted(space, form, **settings):
     """A model on constant rewards whose reference differs from the policy, and one rollout."""
     env = OneStep(space, UNIT, lambda seen, action: 0.5)
-    model = GRPO("MlpPolicy", env, group_size=8, n_problems=4, seed=0, kl=form, **settings)
+    sizes = {"group_size": 8, "n_problems": 4, "n_epochs": 1}
+    model = GRPO("MlpPolicy", env, seed=0, kl=form, **sizes | settings)
     rollout = copy.deepcopy(collected(model))
     with torch.no_grad():
         for p in model.reference.parameters():

@@ -16,6 +16,7 @@ from grpo_bench import GRPO
 from grpo_bench.grpo.doctor import DoctorWarning
 from grpo_bench.grpo.kl import FORMS
 
+ONCE = {"group_size": G, "n_problems": P, "n_epochs": 1, "gamma": 1.0}
 SETUPS = {
     "ragged": ("MlpPolicy", lambda: DummyVecEnv([Walk] * G)),
     "tokens": (
@@ -90,12 +91,10 @@ SETTINGS = {
 def model_at(setup, **options):
     """A model on one of ``SETUPS`` that makes large steps of plain gradient descent."""
     policy_name, make = SETUPS[setup]
-    settings = {"learning_rate": 0.02, "max_grad_norm": 100.0} | CLIP | options
+    settings = ONCE | {"learning_rate": 0.02, "max_grad_norm": 100.0} | CLIP | options
     return GRPO(
         policy_name,
         make(),
-        group_size=G,
-        n_problems=P,
         seed=1,
         policy_kwargs={"net_arch": [8], "optimizer_class": torch.optim.SGD},
         **settings,
@@ -242,7 +241,7 @@ def logged_after_one_update(model):
 
 @pytest.mark.parametrize("kl", ["none", *FORMS])
 def test_with_one_epoch_the_ratio_is_one(kl):
-    model = GRPO("MlpPolicy", DummyVecEnv([Walk] * G), group_size=G, n_problems=P, seed=0, kl=kl)
+    model = GRPO("MlpPolicy", DummyVecEnv([Walk] * G), **ONCE, seed=0, kl=kl)
     log = logged_after_one_update(model)
     assert log["train/clip_fraction"] == 0
     assert log["train/approx_kl"] == pytest.approx(0, abs=1e-7)

@@ -97,6 +97,10 @@ def test_every_preset_has_an_iteration_or_says_why_not(preset: str) -> None:
         with pytest.raises(ValueError, match="with a language model: expected grpo or ppo"):
             make_trainer(config_of(f"algo={preset}"))
         return
+    if preset == "grpo_rtg":  # a completion is paid at its end
+        with pytest.raises(ValueError, match="supervision='return_to_go' with a language model"):
+            make_trainer(config_of(f"algo={preset}"))
+        return
     overrides = (f"algo={preset}", "model.dtype=float32")
     config = config_of(*overrides)
     if config.algo.options.get("kl") == "exact":

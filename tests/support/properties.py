@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -55,6 +56,7 @@ def advantages_by(baseline: str | BaselineFunction) -> Of:
     return of
 
 
+@cache
 def properties_of(baseline: str | BaselineFunction) -> set[str]:
     """The names of ``PROPERTIES`` that the baseline has on ``REWARDS``."""
     of = advantages_by(baseline)

@@ -105,7 +105,7 @@ class Puzzle(gym.Env):
         return {"place": place, "time": np.full(2, self.t / 3, dtype=np.float32)}
 
 
-SMALL = {"group_size": 4, "n_problems": 2, "seed": 0}
+SMALL = {"group_size": 4, "n_problems": 2, "n_epochs": 1, "gamma": 1.0, "seed": 0}
 
 
 def walker(**settings: Any) -> GRPO:
