@@ -3,29 +3,27 @@ step costs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-Played = Callable[[], tuple[Any, np.ndarray, np.ndarray]]
-
 
 @contextmanager
-def naming_observations(played: Played) -> Iterator[None]:
+def naming_observations(obs: Any, slots: np.ndarray, starts: np.ndarray) -> Iterator[None]:
     """While actions are drawn, in place of torch's error about probabilities, ValueError with the
     first observation that is not finite, if there is one.
 
     Args:
-        played: returns the observations of all sub-environments, (E, ...) or a dict of these; which
-            sub-environments play, (n,); and the start of each, (n,).
+        obs: of all sub-environments, (E, ...) or a dict of these.
+        slots: (n,) the sub-environments that play.
+        starts: (n,) the start of each of them.
     """
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        obs, slots, starts = played()
         for name, values in (obs if isinstance(obs, dict) else {"": obs}).items():
             rows = torch.as_tensor(values).cpu().numpy()[slots]  # (n, ...)
             finite = np.isfinite(rows.reshape(len(rows), -1))  # (n, d)

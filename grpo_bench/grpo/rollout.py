@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -123,8 +122,8 @@ def _play(
             return True
         episodes = queue.playing[active]
         seen, rows, local = builder.observe(obs, raw_obs, fresh, going, queue.playing)
-        played = partial(_played, obs, active, queue)
-        with torch.no_grad(), naming_observations(played):
+        played = obs, active, queue.starts[episodes]
+        with torch.no_grad(), naming_observations(*played):
             params = policy(as_tensors(seen, policy.device))
             shared = None if local is None else upload(torch.as_tensor(local), policy.device)
             distribution = policy.distribution(params, shared)  # members of a group share a row
@@ -145,12 +144,6 @@ def _play(
         fresh, going = step.began, np.sort(active[stays])
         obs, raw_obs = step.obs, step.raw_obs
     raise AssertionError("not reached")
-
-
-def _played(
-    obs: Any, active: np.ndarray, queue: EpisodeQueue
-) -> tuple[Any, np.ndarray, np.ndarray]:
-    return obs, active, queue.starts[queue.playing[active]]
 
 
 def _check_ended(dones: np.ndarray, active: np.ndarray, late: np.ndarray, limit: int) -> None:
