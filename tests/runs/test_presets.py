@@ -53,6 +53,7 @@ GRPO_SETTINGS = {
     "spread_tol": 0.0,
     "mixed_start": False,
     "nan_reward": "error",
+    "max_episode_steps": None,
 }
 ALL_AT_ONCE = {"n_epochs": 1}  # a single update following each exploration
 DIFFERENCES: dict[str, dict[str, Any]] = {
