@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grpo_bench.config.rules import Plain, read
-from grpo_bench.config.schema import GymConfig, LanguageConfig
+from grpo_bench.config.schema import ControlConfig, GymConfig, LanguageConfig
 
 
 @dataclass
@@ -31,6 +31,14 @@ ConfigStore.instance().store(
     group="hydra/launcher", name="processes", node=ProcessLauncherConf, provider="grpo_bench"
 )
 
+
+def name_of(id: str) -> str:
+    """``Mine-v0`` of ``my.module:Mine-v0``: the name of an environment in tables and folders."""
+    return id.rpartition(":")[2].replace("/", "-")
+
+
+OmegaConf.register_new_resolver("name_of", name_of, replace=True)
+
 _package = Path(__file__).resolve().parents[1]
 # In the wheel inside the package, in a checkout beside it.
 CONF: Path = next(
@@ -38,7 +46,7 @@ CONF: Path = next(
 )
 
 
-def composed(*overrides: str) -> GymConfig | LanguageConfig:
+def composed(*overrides: str) -> GymConfig | ControlConfig | LanguageConfig:
     """The configuration of ``python -m grpo_bench.run`` with these words on its command line.
 
     Raises:
@@ -48,7 +56,7 @@ def composed(*overrides: str) -> GymConfig | LanguageConfig:
         return resolved(compose("config", [*overrides]))
 
 
-def resolved(config: DictConfig) -> GymConfig | LanguageConfig:
+def resolved(config: DictConfig) -> GymConfig | ControlConfig | LanguageConfig:
     """The configuration of a run, with all interpolations resolved and all values checked.
 
     Raises:
@@ -61,7 +69,7 @@ def resolved(config: DictConfig) -> GymConfig | LanguageConfig:
     return from_plain(plain)
 
 
-def from_plain(plain: Plain) -> GymConfig | LanguageConfig:
+def from_plain(plain: Plain) -> GymConfig | ControlConfig | LanguageConfig:
     """As ``resolved``, from plain values such as those in a record. It keeps ``plain`` and replaces
     in it numbers such as 1e6 by whole ones.
 
@@ -82,7 +90,9 @@ def from_plain(plain: Plain) -> GymConfig | LanguageConfig:
             f"env={env.get('name')} with a language model: expected an environment for one, such "
             "as env=arithmetic_text, or no model"
         )
-    return read(LanguageConfig, plain) if has else read(GymConfig, plain)
+    if has:
+        return read(LanguageConfig, plain)
+    return read(ControlConfig, plain) if "workers" in env else read(GymConfig, plain)
 
 
 def config_folders() -> list[Path]:

@@ -48,6 +48,7 @@ Count = Annotated[int, COUNT]
 Seed = Annotated[int, Rule("a whole number, 0 or more", lambda value: _is_whole(value, 0))]
 Rate = Annotated[float, Rule("a number, more than 0", lambda v: _is_number(v) and v > 0)]
 Share = Annotated[float, Rule("a number from 0 to 1", lambda v: _is_number(v) and 0 <= v <= 1)]
+Number = Annotated[float, Rule("a number", _is_number)]
 Flag = Annotated[bool, FLAG]
 Folder = Annotated[str, Rule("a folder, in quotes if it is a number", _is_text)]
 Seconds = Annotated[
@@ -73,6 +74,13 @@ Tuned = Annotated[
 ]
 Options = Annotated[
     Mapping[str, Any], Rule("options of the environment", lambda value: isinstance(value, dict))
+]
+Names = Annotated[
+    list[str],
+    Rule(
+        "a list of names such as [package.module:Wrapper]",
+        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    ),
 ]
 WIDTHS = Rule(
     "a list of whole numbers, more than 0, such as [64,64]",

@@ -18,6 +18,8 @@ from grpo_bench.config.rules import (
     Flag,
     Folder,
     Layers,
+    Names,
+    Number,
     Options,
     Plain,
     Project,
@@ -153,6 +155,52 @@ class GymEnvConfig(EnvConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ControlTrainConfig(GymTrainConfig):
+    """An iteration on an environment whose episodes have different lengths. GRPO plays ``episodes``
+    of them, SB3's algorithms ``n_steps`` in each of the sub-environments."""
+
+    sub_envs: Count
+
+
+@dataclass(frozen=True)
+class ReturnsConfig:
+    """Mean returns of a random policy and of a good one, which become the scores 0 and 1."""
+
+    random: Number
+    reference: Number
+
+
+@dataclass(frozen=True)
+class EpisodesConfig:
+    """How many episodes an evaluation plays."""
+
+    episodes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlEnvConfig(EnvConfig):
+    """Any Gymnasium environment. Its ``id`` may be ``package.module:Name-v0``.
+
+    Attributes:
+        policy: a policy of SB3, or ``auto``: the one that fits the observations.
+        wrappers: ``package.module:Wrapper`` of each, the innermost first.
+        workers: processes for the sub-environments; with 1 they are in the run's own process.
+        normalize: observations and rewards, by SB3's ``VecNormalize``.
+        zoo: settings of PPO that RL Baselines3 Zoo publishes for it.
+    """
+
+    policy: Text
+    network: NetworkConfig | None
+    train: ControlTrainConfig
+    wrappers: Names
+    workers: Count
+    normalize: Flag
+    returns: ReturnsConfig | None
+    evaluation: EpisodesConfig
+    zoo: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextEnvConfig(EnvConfig):
     """An environment whose problems are put to a language model."""
 
@@ -188,7 +236,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The configuration of a run. It is a ``GymConfig`` or a ``LanguageConfig``.
+    """The configuration of a run: a ``GymConfig``, ``ControlConfig`` or ``LanguageConfig``.
 
     Attributes:
         plain: the same as plain values, for the record of the run and the hash in its name.
@@ -225,9 +273,16 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GymConfig(RunConfig):
-    """A run of the Gym track."""
+    """A run on one of our own tasks."""
 
     env: GymEnvConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlConfig(RunConfig):
+    """A run on any Gymnasium environment."""
+
+    env: ControlEnvConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,10 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule, get_device
 
-from grpo_bench.config import GymConfig, LanguageConfig, RunConfig
-from grpo_bench.config.schema import EnvConfig, GymTrainConfig
+from grpo_bench.config import ControlConfig, GymConfig, LanguageConfig, RunConfig
+from grpo_bench.config.schema import ControlEnvConfig, EnvConfig, GymEnvConfig, GymTrainConfig
 from grpo_bench.grpo.algorithm import GRPO
+from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.choices import check_choice
 from grpo_bench.grpo.seeds import integer_seed, stream
 from grpo_bench.grpo.settings import Settings
@@ -27,10 +28,13 @@ from grpo_bench.meter.memory import reset_peak
 from grpo_bench.meter.provenance import provenance
 from grpo_bench.records import claim, plan
 from grpo_bench.runs.stopping import held
-from grpo_bench.training.baselines import KINDS, load_actor, make_baseline
+from grpo_bench.training import control
+from grpo_bench.training.baselines import KINDS, load_actor, make_baseline, make_own, make_zoo
+from grpo_bench.training.control import check_env, imported, make_envs, policy_of
+from grpo_bench.training.evaluation import evaluate
 from grpo_bench.training.exports import check_exports, sinks
 from grpo_bench.training.networks import policy_kwargs
-from grpo_bench.training.recorder import Recorder
+from grpo_bench.training.recorder import Evaluation, Recorder
 from grpo_bench.training.warmup import check_warmup, warmed_up
 from grpo_envs.task import Task
 
@@ -76,17 +80,17 @@ def execute(config: RunConfig, progress: Progress = ignore_progress, concurrency
             assert world is not None
             learn(run, config, device, progress, world)
             return folder
-        assert isinstance(config, GymConfig)
+        assert isinstance(config, GymConfig | ControlConfig)
         phases = Phases(device)
         with phases("setup"):
             model = make_model(config, device)
+            extra = scores_of(config.env)
+        if isinstance(config, GymConfig) and config.env.warmup is not None:
             task = task_of(config.env)
-        extra = {"task/random_score": task.random_score, "task/oracle_score": task.oracle_score}
-        if config.env.warmup is not None:
             extra["time/warmup_seconds"] = warm_up(model, task, config, progress)
         recorder = Recorder(
             run,
-            config.env,
+            evaluation_of(config.env),
             config.budget,
             phases,
             lambda share, success: progress("training", share, success),
@@ -97,6 +101,8 @@ def execute(config: RunConfig, progress: Progress = ignore_progress, concurrency
             if isinstance(model, GRPO) and model.doctor.findings:
                 run.extra["findings"] = list(model.doctor.findings.values())
         recorder.finish(extra)
+        assert model.env is not None
+        model.env.close()
         (folder / "checkpoint").mkdir(exist_ok=True)
         model.save(folder / "checkpoint" / "model.zip")
     return folder
@@ -126,6 +132,9 @@ def check(config: RunConfig) -> None:
             from grpo_bench.lm.setup import check_config
 
             check_config(config)
+            return
+        if isinstance(config, ControlConfig):
+            check_control(config)
             return
         assert isinstance(config, GymConfig)
         make_model(config, "cpu")
@@ -163,8 +172,31 @@ def device_of(name: str) -> str:
     return str(device)
 
 
-def make_model(config: GymConfig, device: str) -> BaseAlgorithm:
+def check_control(config: ControlConfig) -> None:
+    """Make the model of a run on any Gymnasium environment, in this process.
+
+    Raises:
+        ValueError: names what is wrong.
+    """
+    check_env(config.env)
+    model = make_model(config.changed({"env.workers": 1}), "cpu")
+    assert model.env is not None
+    model.env.close()
+
+
+def make_model(config: GymConfig | ControlConfig, device: str) -> BaseAlgorithm:
     """The algorithm of a configuration on its environment, untrained."""
+    if isinstance(config, ControlConfig):
+        model = make_control_model(config, device)
+    else:
+        model = make_task_model(config, device)
+    assert model.env is not None
+    seed_sub_environments(model.env, stream(config.seed, "environment"))
+    return model
+
+
+def make_task_model(config: GymConfig, device: str) -> BaseAlgorithm:
+    """The algorithm on one of our own tasks."""
     env, train, kind = config.env, config.env.train, config.algo.kind
     minibatches = config.algo.minibatches
     options = {**config.algo.options, "n_epochs": config.algo.n_epochs}
@@ -187,17 +219,71 @@ def make_model(config: GymConfig, device: str) -> BaseAlgorithm:
         options.setdefault("gamma", 1.0)  # outcomes are judged at the end of an episode
         if options.get("aggregation") == "constant_length":
             options.setdefault("max_len", vector.unwrapped.task.max_steps)  # type: ignore[attr-defined]
-        batches = {
-            "n_problems": train.episodes // group_size,
-            "batch_size": train.episodes // minibatches,
-        }
-        model: BaseAlgorithm = GRPO(env=vector, **common, **batches, **options)
+        return GRPO(env=vector, **common, **group_options(config), **options)
+    steps: dict[str, Any] = {"n_steps": train.n_steps, "n_minibatches": minibatches}
+    return make_baseline(kind, VectorEnvAdapter(vector), **common, **steps, **options)
+
+
+def make_control_model(config: ControlConfig, device: str) -> BaseAlgorithm:
+    """The algorithm on any Gymnasium environment."""
+    env, train, algo = config.env, config.env.train, config.algo
+    check_choice("algo.kind", algo.kind, ("grpo", *KINDS, "class", "zoo"))
+    options = dict(algo.options)
+    n_envs, normalize = train.sub_envs, env.normalize
+    if algo.kind == "zoo":
+        n_envs, normalize = options.pop("n_envs"), options.pop("normalize")
+    vector = make_envs(env, n_envs, env.workers, normalize)
+    policy, keywords = policy_of(env, vector.observation_space)
+    common: dict[str, Any] = {
+        "policy": policy,
+        "env": vector,
+        "learning_rate": LinearSchedule(algo.learning_rate, 0.0, 1.0),
+        "policy_kwargs": keywords,
+        "seed": integer_seed(config.seed, "policy"),
+        "device": device,
+    }
+    match algo.kind:
+        case "grpo":
+            return GRPO(**common, **group_options(config), **options, n_epochs=algo.n_epochs)
+        case "class":
+            cls = imported("algo.id", options.pop("id"))
+            if isinstance(cls, type) and issubclass(cls, GroupAlgorithm):
+                common |= group_options(config) | {"n_epochs": algo.n_epochs}
+            return make_own(cls, common | options)
+        case "zoo":
+            return make_zoo(n_epochs=algo.n_epochs, **common, **options)
+    steps: dict[str, Any] = {"n_steps": train.n_steps, "n_minibatches": algo.minibatches}
+    return make_baseline(algo.kind, **common, **steps, n_epochs=algo.n_epochs, **options)
+
+
+def group_options(config: GymConfig | ControlConfig) -> dict[str, Any]:
+    """GRPO's options that follow from the episodes of an iteration."""
+    episodes = config.env.train.episodes
+    group_size = config.algo.options.get("group_size", Settings.group_size)
+    check_minibatches(config.env.train, group_size, config.algo.minibatches)
+    return {
+        "n_problems": episodes // group_size,
+        "batch_size": episodes // config.algo.minibatches,
+    }
+
+
+def scores_of(env: GymEnvConfig | ControlEnvConfig) -> dict[str, float]:
+    """The mean rewards of a random policy and of the best one, as far as they are known."""
+    if isinstance(env, GymEnvConfig):
+        task = task_of(env)
+        low, high = task.random_score, task.oracle_score
+    elif env.returns is not None:
+        low, high = env.returns.random, env.returns.reference
     else:
-        steps: dict[str, Any] = {"n_steps": train.n_steps, "n_minibatches": minibatches}
-        model = make_baseline(kind, VectorEnvAdapter(vector), **common, **steps, **options)
-    assert model.env is not None
-    seed_sub_environments(model.env, stream(config.seed, "environment"))
-    return model
+        return {}
+    return {"task/random_score": low, "task/oracle_score": high}
+
+
+def evaluation_of(env: GymEnvConfig | ControlEnvConfig) -> Evaluation:
+    """How a model is evaluated on the environment."""
+    if isinstance(env, GymEnvConfig):
+        return lambda model, split: evaluate(model, env.id, env.kwargs, split)
+    return lambda model, split: control.evaluate(model, env, split)
 
 
 def check_minibatches(train: GymTrainConfig, group_size: int | None, minibatches: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from grpo_bench.config import LanguageConfig, RunConfig
+from grpo_bench.config import ControlConfig, LanguageConfig, RunConfig
 from grpo_bench.records import TRAINING, holder, read_manifest
 from grpo_bench.records.store import last_line
 
@@ -22,6 +22,7 @@ class Outcome:
     status: str
     reason: str  # in one line; "" if it is ok
     score: float  # success on the split of its budget at the end; NaN if there is none
+    reward: float  # the mean return there
     seconds: float  # of training
     speed: float  # transitions or tokens per second of training
     findings: list[str]  # of the doctor, by short name
@@ -37,11 +38,11 @@ class Outcome:
             rate = f"{self.speed:,.0f} tokens/s"
         else:
             rate = f"{self.speed / 1e3:,.1f} thousand transitions/s"
+        reached = f"{self.score:.3f} right"
+        if isinstance(self.config, ControlConfig):
+            reached = f"mean return {self.reward:.4g}"
         split = self.config.budget.split
-        return (
-            f"{name}: {self.score:.3f} right on {split}, {self.seconds:.1f} s of training, "
-            f"{rate}{found}"
-        )
+        return f"{name}: {reached} on {split}, {self.seconds:.1f} s of training, {rate}{found}"
 
 
 def outcome(folder: Path, config: RunConfig) -> Outcome:
@@ -65,7 +66,8 @@ def outcome(folder: Path, config: RunConfig) -> Outcome:
         last = dict(zip(metrics["metric"], metrics["value"], strict=True))
     phases = [f"time/{phase}_seconds" for phase in TRAINING]
     seconds = [last[phase] for phase in phases if phase in last] or [math.nan]
-    score = last.get(f"eval/{config.budget.split}/success", math.nan)
+    judged = f"eval/{config.budget.split}"
+    score, reward = (last.get(f"{judged}/{of}", math.nan) for of in ("success", "reward"))
     speed = last.get("time/transitions_per_second", math.nan)
     findings = [text.partition(":")[0] for text in manifest.extra.get("findings", [])]
-    return Outcome(folder, config, status, reason, score, sum(seconds), speed, findings)
+    return Outcome(folder, config, status, reason, score, reward, sum(seconds), speed, findings)

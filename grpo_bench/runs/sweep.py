@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from grpo_bench.config import RunConfig
-from grpo_bench.config.schema import GymEnvConfig
+from grpo_bench.config.schema import ControlEnvConfig, GymEnvConfig
 from grpo_bench.records import plan, read_manifest
 from grpo_bench.runs.folders import make_folder
 from grpo_bench.runs.outcome import Outcome
@@ -128,6 +128,8 @@ def key_without(config: RunConfig, name: str) -> str:
 def work(config: RunConfig) -> int:
     """A measure of how long a run takes, for the order: the tokens it reads if each transition
     reads a whole episode. Runs of language models are longer than all others."""
+    if isinstance(config.env, ControlEnvConfig):
+        return config.budget.transitions
     if isinstance(config.env, GymEnvConfig):
         return config.budget.transitions * config.env.train.n_steps
     return config.budget.transitions * 10**6

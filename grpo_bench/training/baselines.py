@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from sb3_contrib import TRPO, MaskablePPO
 from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 from grpo_bench.grpo.choices import check_choice
@@ -72,11 +75,51 @@ def make_baseline(
     )
 
 
+def make_own(cls: Any, keywords: dict[str, Any]) -> BaseAlgorithm:
+    """An algorithm of the user: a subclass of ``GRPO``, or any algorithm of SB3.
+
+    Raises:
+        ValueError: it is no algorithm of SB3, or has no such keyword.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, BaseAlgorithm)):
+        raise ValueError(f"algo.id={cls}: expected a subclass of SB3's BaseAlgorithm")
+    try:
+        return cls(**keywords)
+    except TypeError as error:
+        raise ValueError(f"algo.id={cls.__module__}:{cls.__name__}: {error}") from None
+
+
+def make_zoo(*, learning_rate: Schedule, linear: bool, clip_range: float, **keywords: Any) -> PPO:
+    """PPO with the settings that RL Baselines3 Zoo publishes.
+
+    Args:
+        learning_rate: falls linearly to 0.
+        linear: whether the learning rate does fall, and the clip range with it.
+    """
+    if linear:
+        return PPO(
+            learning_rate=learning_rate, clip_range=LinearSchedule(clip_range, 0.0, 1.0), **keywords
+        )
+    return PPO(learning_rate=learning_rate(1.0), clip_range=clip_range, **keywords)
+
+
 def actor_modules(policy: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Body and action net of SB3's actor-critic or of our actor, under one pair of names."""
     body = getattr(policy, "pi_features_extractor", None) or policy.features_extractor
     assert isinstance(body, torch.nn.Module) and isinstance(policy.action_net, torch.nn.Module)
     return {"body": body, "action_net": policy.action_net}
+
+
+def critic_modules(policy: torch.nn.Module) -> list[torch.nn.Module]:
+    """What a policy has for its critic alone, in SB3's on- and off-policy algorithms."""
+    shares = getattr(policy, "share_features_extractor", True)
+    extractor = getattr(policy, "mlp_extractor", None)
+    found = [
+        None if shares else getattr(policy, "vf_features_extractor", None),
+        getattr(extractor, "value_net", None),
+        *(getattr(policy, name, None) for name in ("value_net", "critic", "critic_target")),
+    ]
+    return [module for module in found if isinstance(module, torch.nn.Module)]
 
 
 def load_actor(policy: torch.nn.Module, state: dict[str, dict[str, torch.Tensor]]) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 
-from grpo_bench.config.schema import BudgetConfig, GymEnvConfig
+from grpo_bench.config.schema import BudgetConfig
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import (
     gradient_bytes,
@@ -24,12 +25,12 @@ from grpo_bench.meter.memory import (
 )
 from grpo_bench.meter.schedule import is_due
 from grpo_bench.records import Run
-from grpo_bench.training.baselines import actor_modules
-from grpo_bench.training.evaluation import evaluate
+from grpo_bench.training.baselines import critic_modules
 from grpo_envs.task import Split
 
 # Called with the share of the budget that is spent, and the latest success rate.
 Progress = Callable[[float, float], None]
+Evaluation = Callable[[BaseAlgorithm, Split], dict[str, np.ndarray]]
 # SB3 logs these as well; the record has them in other columns, or only settings in them.
 NOT_RECORDED = ("time/iterations", "time/time_elapsed", "time/total_timesteps", "time/fps")
 
@@ -42,7 +43,7 @@ class Recorder(BaseCallback):
 
     Args:
         run: the record.
-        env: the environment.
+        evaluation: plays a split with a model; columns (n,), see ``training.evaluation``.
         budget: its evaluations (see ``schedule``), on its split, do not count the one before
             training.
         phases: the clock, which may have phases from before training.
@@ -52,13 +53,13 @@ class Recorder(BaseCallback):
     def __init__(
         self,
         run: Run,
-        env: GymEnvConfig,
+        evaluation: Evaluation,
         budget: BudgetConfig,
         phases: Phases,
         progress: Progress,
     ) -> None:
         super().__init__()
-        self.run, self.env, self.phases, self.progress = run, env, phases, progress
+        self.run, self.play, self.phases, self.progress = run, evaluation, phases, progress
         self.evaluations, self.split, self.test = budget.evaluations, budget.split, budget.test
         self.gradient_steps = 0
         self.evaluated = 0  # evaluations so far
@@ -95,8 +96,11 @@ class Recorder(BaseCallback):
     def _on_rollout_end(self) -> None:
         self._phase.close()
         if not self.rollout_bytes:
-            rollout = self.locals.get("rollout") or getattr(self.model, "rollout_buffer", None)
-            self.rollout_bytes = array_bytes(vars(rollout))
+            buffers = (
+                getattr(self.model, f"{name}_buffer", None) for name in ("rollout", "replay")
+            )
+            kept = self.locals.get("rollout") or next(filter(None, buffers), None)
+            self.rollout_bytes = 0 if kept is None else array_bytes(vars(kept))
         self._phase.enter_context(self.phases("update"))
 
     def _on_training_end(self) -> None:
@@ -118,7 +122,7 @@ class Recorder(BaseCallback):
     def evaluate(self, split: Split) -> None:
         """Play all problems of the split, and write the rows and their means."""
         with self.phases("evaluation"):
-            columns = evaluate(self.model, self.env.id, self.env.kwargs, split)
+            columns = self.play(self.model, split)
         self.run.evaluation(split, self.model.num_timesteps, columns)
         means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
         self.log({f"eval/{split}/{name}": value for name, value in means.items()})
@@ -162,7 +166,7 @@ class RecordWriter(KVWriter):
         metrics = {
             name: float(value)
             for name, value in key_values.items()
-            if name not in NOT_RECORDED and isinstance(value, int | float)
+            if name not in NOT_RECORDED and isinstance(value, int | float | np.number)
         }
         bad = [name for name, value in metrics.items() if not math.isfinite(value)]
         if any(name.startswith("train/") and name != "train/explained_variance" for name in bad):
@@ -175,20 +179,20 @@ class RecordWriter(KVWriter):
 
 def optimizers(model: BaseAlgorithm) -> list[torch.optim.Optimizer]:
     """All optimisers of a model."""
-    optimizer = model.policy.optimizer
-    assert isinstance(optimizer, torch.optim.Optimizer)
-    return [optimizer]
+    parts = [model.policy, *model.policy.children()]
+    found = [getattr(part, "optimizer", None) for part in parts]
+    return [each for each in found if isinstance(each, torch.optim.Optimizer)]
 
 
 def component_bytes(model: BaseAlgorithm) -> dict[str, int]:
     """Bytes of each part that training holds; a part that an algorithm lacks is absent."""
-    actor = sum(module_bytes(module) for module in actor_modules(model.policy).values())
+    critic = sum(module_bytes(module) for module in critic_modules(model.policy))
+    actor = module_bytes(model.policy) - critic
     parts = {
         "memory/policy_bytes": actor,
         "memory/gradient_bytes": gradient_bytes(model.policy),
         "memory/optimizer_bytes": sum(optimizer_bytes(each) for each in optimizers(model)),
     }
-    critic = module_bytes(model.policy) - actor
     if critic:
         parts["memory/critic_bytes"] = critic
     reference = getattr(model, "reference", None)

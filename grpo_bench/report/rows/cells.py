@@ -74,9 +74,13 @@ def mean_columns(name: str, values: NDArray[Any]) -> Row:
 
 def share_columns(name: str, shares: NDArray[Any]) -> Row:
     """The mean of shares (n,) with its interval, cut at 0 and 1. No share lies beyond, so the cut
-    takes no coverage away; an interval on another scale would have no width where all are 1."""
+    takes no coverage away; an interval on another scale would have no width where all are 1.
+
+    Scores of other environments may lie beyond: their interval is not cut."""
     estimate, low, high = mean_interval(shares)
-    return columns(name, Interval(estimate, *np.clip([low, high], 0, 1).tolist()))
+    if ((shares >= 0) & (shares <= 1)).all():
+        low, high = np.clip([low, high], 0, 1).tolist()
+    return columns(name, Interval(estimate, low, high))
 
 
 def positive_columns(name: str, values: NDArray[Any]) -> Row:

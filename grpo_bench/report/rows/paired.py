@@ -23,7 +23,8 @@ Matrix = NDArray[np.float64]
 
 
 def paired(groups: Sequence[Group], problems: pd.DataFrame) -> list[Row]:
-    """A row for each group that is compared with a reference.
+    """A row for each group that is compared with a reference. Tests of right and wrong answers do
+    not apply to scores of other values; such runs have no row.
 
     Args:
         problems: run, problem_id and success, of the last evaluation on test.
@@ -32,10 +33,15 @@ def paired(groups: Sequence[Group], problems: pd.DataFrame) -> list[Row]:
         run: rows.set_index("problem_id")["success"]
         for run, rows in problems.groupby("run", observed=True)
     }
-    return [
-        names(group) | _tests(*answers(group, other, outcomes))
+    pairs = [
+        (group, answers(group, other, outcomes))
         for group, other in beside_references(groups)
         if other is not None
+    ]
+    return [
+        names(group) | _tests(*both)
+        for group, both in pairs
+        if all(np.isin(one, (0, 1)).all() for one in both)
     ]
 
 
