@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -65,8 +66,18 @@ def resolved(config: DictConfig) -> GymConfig | ControlConfig | LanguageConfig:
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ValueError(str(error).splitlines()[0]) from None
+        raise ValueError(explained(str(error).splitlines()[0])) from None
     return from_plain(plain)
+
+
+def explained(line: str) -> str:
+    """What a missing value means, for the keys that a user has to give."""
+    if missing := re.search(r"Missing mandatory value: (\S+)", line):
+        name = "=package.module:Name" if missing[1].endswith(".id") else "=..."
+        return f"{missing[1]}: missing, expected {missing[1]}{name}"
+    if "env.zoo" in line:
+        return "algo=ppo_zoo: RL Baselines3 Zoo has no settings for this environment (env.zoo)"
+    return line
 
 
 def from_plain(plain: Plain) -> GymConfig | ControlConfig | LanguageConfig:

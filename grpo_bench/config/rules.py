@@ -90,8 +90,8 @@ SETTING = Rule(
     "a number, true, false or null (only an option that chooses by name takes text: spelt right?)",
     lambda v: v is None or isinstance(v, bool) or _is_number(v),
 )
-# Of GRPO's options and of the critic of SB3's algorithms.
-TYPES = {each.name: str(each.type) for each in fields(Settings)} | {"critic": "str"}
+# Of GRPO's options, of the critic of SB3's algorithms, and of a class of one's own.
+TYPES = {each.name: str(each.type) for each in fields(Settings)} | {"critic": "str", "id": "str"}
 
 
 def argument_rule(name: str) -> Rule:

@@ -185,6 +185,7 @@ class ControlEnvConfig(EnvConfig):
         policy: a policy of SB3, or ``auto``: the one that fits the observations.
         wrappers: ``package.module:Wrapper`` of each, the innermost first.
         workers: processes for the sub-environments; with 1 they are in the run's own process.
+        gamma: the discount of all algorithms.
         normalize: observations and rewards, by SB3's ``VecNormalize``.
         zoo: settings of PPO that RL Baselines3 Zoo publishes for it.
     """
@@ -194,6 +195,7 @@ class ControlEnvConfig(EnvConfig):
     train: ControlTrainConfig
     wrappers: Names
     workers: Count
+    gamma: Share
     normalize: Flag
     returns: ReturnsConfig | None
     evaluation: EpisodesConfig

@@ -12,7 +12,7 @@ from grpo_bench.lm import critics
 
 GYM_ONLY = {
     *("n_problems", "batch_size", "supervision", "ref_update_interval", "ref_tau"),
-    *("mixed_start", "nan_reward", "target_kl"),
+    *("mixed_start", "nan_reward", "target_kl", "max_episode_steps"),
 }
 GRPO_ONLY = {
     *("clip_range_high", "clip_dual", "surrogate", "ratio", "baseline", "ddof", "eps"),

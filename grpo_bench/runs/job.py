@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import torch
 from gymnasium.vector import AutoresetMode
+from sb3_contrib.common.maskable.utils import is_masking_supported
+from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule, get_device
 
 from grpo_bench.config import ControlConfig, GymConfig, LanguageConfig, RunConfig
-from grpo_bench.config.schema import ControlEnvConfig, EnvConfig, GymEnvConfig, GymTrainConfig
+from grpo_bench.config.schema import (
+    AlgoConfig,
+    ControlEnvConfig,
+    ControlTrainConfig,
+    EnvConfig,
+    GymEnvConfig,
+    GymTrainConfig,
+)
 from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.grpo.base import GroupAlgorithm
 from grpo_bench.grpo.choices import check_choice
@@ -29,7 +38,7 @@ from grpo_bench.meter.provenance import provenance
 from grpo_bench.records import claim, plan
 from grpo_bench.runs.stopping import held
 from grpo_bench.training import control
-from grpo_bench.training.baselines import KINDS, load_actor, make_baseline, make_own, make_zoo
+from grpo_bench.training.baselines import KINDS, load_actor, make_baseline, make_zoo
 from grpo_bench.training.control import check_env, imported, make_envs, policy_of
 from grpo_bench.training.evaluation import evaluate
 from grpo_bench.training.exports import check_exports, sinks
@@ -197,13 +206,11 @@ def make_model(config: GymConfig | ControlConfig, device: str) -> BaseAlgorithm:
 
 def make_task_model(config: GymConfig, device: str) -> BaseAlgorithm:
     """The algorithm on one of our own tasks."""
-    env, train, kind = config.env, config.env.train, config.algo.kind
-    minibatches = config.algo.minibatches
-    options = {**config.algo.options, "n_epochs": config.algo.n_epochs}
-    check_choice("algo.kind", kind, ("grpo", *KINDS))
-    is_grpo = kind == "grpo"
-    group_size = options.get("group_size", Settings.group_size)
-    check_minibatches(train, group_size if is_grpo else None, minibatches)
+    env, train, algo = config.env, config.env.train, config.algo
+    options = dict(algo.options)
+    cls = class_of(algo)
+    options.pop("id", None)
+    is_grpo = issubclass(cls, GroupAlgorithm)
     # GRPO starts its episodes itself; SB3's algorithms want them restarted
     mode = AutoresetMode.DISABLED if is_grpo else AutoresetMode.SAME_STEP
     vector = gym.make_vec(env.id, train.episodes, autoreset_mode=mode, **env.kwargs)
@@ -219,19 +226,22 @@ def make_task_model(config: GymConfig, device: str) -> BaseAlgorithm:
         options.setdefault("gamma", 1.0)  # outcomes are judged at the end of an episode
         if options.get("aggregation") == "constant_length":
             options.setdefault("max_len", vector.unwrapped.task.max_steps)  # type: ignore[attr-defined]
-        return GRPO(env=vector, **common, **group_options(config), **options)
-    steps: dict[str, Any] = {"n_steps": train.n_steps, "n_minibatches": minibatches}
-    return make_baseline(kind, VectorEnvAdapter(vector), **common, **steps, **options)
+        return cls(**common | group_options(config) | options | {"env": vector})
+    common["env"] = VectorEnvAdapter(vector)
+    if algo.kind == "class":
+        return cls(**common | options)
+    return make_baseline(algo.kind, **common, **steps_options(config), **options)
 
 
 def make_control_model(config: ControlConfig, device: str) -> BaseAlgorithm:
     """The algorithm on any Gymnasium environment."""
-    env, train, algo = config.env, config.env.train, config.algo
-    check_choice("algo.kind", algo.kind, ("grpo", *KINDS, "class", "zoo"))
+    env, algo = config.env, config.algo
     options = dict(algo.options)
-    n_envs, normalize = train.sub_envs, env.normalize
+    n_envs, normalize = env.train.sub_envs, env.normalize
     if algo.kind == "zoo":
         n_envs, normalize = options.pop("n_envs"), options.pop("normalize")
+    cls = class_of(algo)
+    options.pop("id", None)
     vector = make_envs(env, n_envs, env.workers, normalize)
     policy, keywords = policy_of(env, vector.observation_space)
     common: dict[str, Any] = {
@@ -242,18 +252,42 @@ def make_control_model(config: ControlConfig, device: str) -> BaseAlgorithm:
         "seed": integer_seed(config.seed, "policy"),
         "device": device,
     }
-    match algo.kind:
-        case "grpo":
-            return GRPO(**common, **group_options(config), **options, n_epochs=algo.n_epochs)
-        case "class":
-            cls = imported("algo.id", options.pop("id"))
-            if isinstance(cls, type) and issubclass(cls, GroupAlgorithm):
-                common |= group_options(config) | {"n_epochs": algo.n_epochs}
-            return make_own(cls, common | options)
-        case "zoo":
-            return make_zoo(n_epochs=algo.n_epochs, **common, **options)
-    steps: dict[str, Any] = {"n_steps": train.n_steps, "n_minibatches": algo.minibatches}
-    return make_baseline(algo.kind, **common, **steps, n_epochs=algo.n_epochs, **options)
+    if algo.kind == "zoo":
+        return make_zoo(n_epochs=algo.n_epochs, **common, **options)
+    if issubclass(cls, GroupAlgorithm):
+        return cls(**common | group_options(config) | {"gamma": env.gamma} | options)
+    if algo.kind == "class":
+        return cls(**common | {"gamma": env.gamma} | options)
+    if algo.kind == "maskable_ppo" and not is_masking_supported(vector):
+        raise ValueError("algo=maskable_ppo: expected an environment with action_masks()")
+    return make_baseline(algo.kind, **common, **steps_options(config), **options)
+
+
+def class_of(algo: AlgoConfig) -> type[BaseAlgorithm]:
+    """The class of an algorithm.
+
+    Raises:
+        ValueError: an unknown kind, or an ``id`` that is no algorithm.
+    """
+    check_choice("algo.kind", algo.kind, ("grpo", *KINDS, "zoo", "class"))
+    if algo.kind != "class":
+        known: dict[str, type[BaseAlgorithm]] = {"grpo": GRPO, "zoo": PPO, **KINDS}
+        return known[algo.kind]
+    name = str(algo.options["id"])
+    found: Any = imported("algo.id", name)
+    if not (isinstance(found, type) and issubclass(found, BaseAlgorithm)):
+        raise ValueError(f"algo.id={name}: expected a subclass of SB3's BaseAlgorithm")
+    return found
+
+
+def steps_options(config: GymConfig | ControlConfig) -> dict[str, Any]:
+    """How SB3's on-policy algorithms cut an iteration into steps."""
+    check_minibatches(config.env.train, None, config.algo.minibatches)
+    return {
+        "n_steps": config.env.train.n_steps,
+        "n_minibatches": config.algo.minibatches,
+        "n_epochs": config.algo.n_epochs,
+    }
 
 
 def group_options(config: GymConfig | ControlConfig) -> dict[str, Any]:
@@ -264,6 +298,7 @@ def group_options(config: GymConfig | ControlConfig) -> dict[str, Any]:
     return {
         "n_problems": episodes // group_size,
         "batch_size": episodes // config.algo.minibatches,
+        "n_epochs": config.algo.n_epochs,
     }
 
 
@@ -289,10 +324,14 @@ def evaluation_of(env: GymEnvConfig | ControlEnvConfig) -> Evaluation:
 def check_minibatches(train: GymTrainConfig, group_size: int | None, minibatches: int) -> None:
     """Raises ValueError where the minibatches of an iteration would differ in size: SB3 would train
     on a remainder, and the algorithms would no longer be matched."""
-    units, what = train.episodes * train.n_steps, "transitions"
+    side_by_side = train.sub_envs if isinstance(train, ControlTrainConfig) else train.episodes
+    units, what = side_by_side * train.n_steps, "transitions"
     if group_size:
         if train.episodes % group_size:
-            return  # GRPO names this error
+            raise ValueError(
+                f"env.train.episodes={train.episodes}: expected a multiple of "
+                f"group_size={group_size}"
+            )
         units, what = train.episodes // group_size, "groups"
     if units % minibatches:
         raise ValueError(

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from sb3_contrib import TRPO, MaskablePPO
 from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import LinearSchedule
@@ -73,20 +72,6 @@ def make_baseline(
         **batching,
         **settings,
     )
-
-
-def make_own(cls: Any, keywords: dict[str, Any]) -> BaseAlgorithm:
-    """An algorithm of the user: a subclass of ``GRPO``, or any algorithm of SB3.
-
-    Raises:
-        ValueError: it is no algorithm of SB3, or has no such keyword.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, BaseAlgorithm)):
-        raise ValueError(f"algo.id={cls}: expected a subclass of SB3's BaseAlgorithm")
-    try:
-        return cls(**keywords)
-    except TypeError as error:
-        raise ValueError(f"algo.id={cls.__module__}:{cls.__name__}: {error}") from None
 
 
 def make_zoo(*, learning_rate: Schedule, linear: bool, clip_range: float, **keywords: Any) -> PPO:

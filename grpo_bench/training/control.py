@@ -11,6 +11,7 @@ from typing import Any, get_args
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
@@ -20,6 +21,7 @@ from grpo_bench.config.schema import ControlEnvConfig
 from grpo_bench.training.networks import policy_kwargs
 from grpo_envs.task import Split
 
+INSTALL = "pip install -c constraints.txt '.[control]'"
 TOGETHER = 16  # sub-environments of an evaluation
 
 
@@ -35,14 +37,23 @@ def make_envs(env: ControlEnvConfig, n: int, workers: int, normalize: bool) -> V
 
 
 def maker(env: ControlEnvConfig) -> Callable[[], gym.Env[Any, Any]]:
-    """A function that makes one sub-environment; it can be sent to another process."""
+    """A function that makes one sub-environment. It can be sent to another process, where the id
+    need not be registered."""
     wrappers = [imported("env.wrappers", name) for name in env.wrappers]
-    return partial(make_one, env.id, dict(env.kwargs), wrappers)
+    return partial(make_one, spec_of(env.id), dict(env.kwargs), wrappers)
 
 
-def make_one(id: str, kwargs: dict[str, Any], wrappers: list[Any]) -> gym.Env[Any, Any]:
+def spec_of(id: str) -> EnvSpec:
+    """The specification of ``Name-v0`` or ``package.module:Name-v0``."""
+    module, _, name = id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gym.spec(name)
+
+
+def make_one(spec: EnvSpec, kwargs: dict[str, Any], wrappers: list[Any]) -> gym.Env[Any, Any]:
     """One sub-environment."""
-    made: gym.Env[Any, Any] = gym.make(id, **kwargs)
+    made: gym.Env[Any, Any] = gym.make(spec, **kwargs)
     for wrapper in wrappers:
         made = wrapper(made)
     return Monitor(made)
@@ -55,18 +66,17 @@ def check_env(env: ControlEnvConfig) -> None:
         ValueError: names the key that is wrong, and the reason.
     """
     try:
-        make_one(
-            env.id, dict(env.kwargs), [imported("env.wrappers", n) for n in env.wrappers]
-        ).close()
-    except ImportError as error:  # also gymnasium's DependencyNotInstalled
-        raise ValueError(f"env.id={env.id}: {first_line(error)}") from None
-    except (gym.error.Error, TypeError) as error:
-        raise ValueError(f"env.id={env.id}: {first_line(error)}") from None
+        maker(env)().close()
+    except (ImportError, gym.error.Error, TypeError) as error:
+        raise ValueError(f"env.id={env.id}: {explained(error)}") from None
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def explained(error: BaseException) -> str:
+    """The first line of an error's message, and what to install where a package is missing."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if any(name in line for name in ("minigrid", "highway_env", "Box2D", "pygame")):
+        line = f"{line.rstrip('.')}; in a checkout of grpo-bench: {INSTALL}"
+    return line
 
 
 def imported(key: str, name: str) -> Any:
@@ -81,7 +91,7 @@ def imported(key: str, name: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(f"{key}={name}: {error}") from None
+        raise ValueError(f"{key}={name}: {explained(error)}") from None
     if not hasattr(found, attribute):
         raise ValueError(f"{key}={name}: {module} has no {attribute}")
     return getattr(found, attribute)

@@ -62,7 +62,7 @@ def test_every_algorithm_runs_on_every_environment(
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("algo.group_size=7", "group_size=7 on 2048 sub-environments"),
+        ("algo.group_size=7", "episodes=2048: expected a multiple of group_size=7"),
         ("algo.minibatches=3", "algo.minibatches=3: expected a divisor of the 256 groups"),
         ("algo.group_size=1", "group_size=1: expected a whole number, at least 2"),
         ("algo.baseline=median", "baseline='median': expected one of group"),
@@ -94,7 +94,7 @@ def test_every_algorithm_runs_on_every_environment(
         ("seed=abc", "seed=abc: expected a whole number"),
         ("seed=1.5", "seed=1.5: expected a whole number"),
         ("seed=true", "seed=True: expected a whole number"),
-        ("seed=???", "Missing mandatory value: seed"),
+        ("seed=???", "seed: missing, expected seed="),
         ("threads=0", "threads=0: expected a whole number"),
         ("threads=two", "threads=two: expected a whole number"),
         ("timeout_s=soon", "timeout_s=soon: expected a number of seconds"),

@@ -244,7 +244,10 @@ def test_a_run_that_fails_says_why_in_its_line(tmp_path: Path) -> None:
     settings = config(tmp_path, *QUICK, "env.train.episodes=100")  # only ``check`` sees this
     (ended,), lines = run_all_of(settings)
     assert ended.status == "failed"
-    assert "failed (ValueError: group_size=8 on 100 sub-env" in lines and lines.count("\n") == 1
+    assert (
+        "failed (ValueError: env.train.episodes=100: expected a multiple" in lines
+        and lines.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,13 @@ from grpo_bench.config import CONF, GymConfig, composed
 from grpo_bench.runs.job import task_of
 from grpo_envs.task import SPLITS
 
-# Those of the Gym track; those of the language track are tested in tests/lm.
-ENVS = sorted(path.stem for path in (CONF / "env").glob("*.yaml") if "_text" not in path.stem)
-ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
+# Our own tasks. Those of the language track are tested in tests/lm, others in tests/training.
+NAMES = sorted(path.stem for path in (CONF / "env").glob("*.yaml") if "_text" not in path.stem)
+CONTROL = [name for name in NAMES if "  - gym\n" in (CONF / "env" / f"{name}.yaml").read_text()]
+ENVS = [name for name in NAMES if name not in (*CONTROL, "gym")]
+ALGOS = sorted(
+    path.stem for path in (CONF / "algo").glob("*.yaml") if path.stem not in ("class", "ppo_zoo")
+)
 SHORT_WARMUP = ["env.warmup.steps=2", "env.warmup.batch_size=8"]
 
 
