@@ -129,6 +129,8 @@ class GRPO(GroupAlgorithm):
     # -- the rollout ------------------------------------------------------------------------------
 
     def _examine(self, played: list[Rollout]) -> None:
+        if self._n_iterations == 0 and not self.mixed_start and played[0].raw_returns is None:
+            self.doctor.examine_groups(played[0])
         for name, value in spread_metrics(played).items():
             self.logger.record(f"rollout/{name}", value)
         if self.max_refills:
@@ -197,6 +199,7 @@ class GRPO(GroupAlgorithm):
             assert self.reference is not None
             follow(self.reference, self.policy, s.ref_tau)
         means = log.means()
+        self.doctor.examine_pace(self._n_updates, self.num_timesteps, means.get("approx_kl", 0.0))
         for name, value in means.items():
             self.logger.record(f"train/{name}", value)
         if not math.isfinite(means.get("grad_norm", 0.0)):

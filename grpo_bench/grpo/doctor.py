@@ -13,9 +13,14 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from grpo_bench.grpo.alike import difference
 from grpo_bench.grpo.kl import FORMS
+from grpo_bench.grpo.rollout import Rollout
 from grpo_bench.grpo.update_log import UpdateLog
 
+COLLAPSE = 1.0  # an approx_kl of one update after which little is left of the policy
+STARVED = 2_000  # transitions for each gradient step; SB3's PPO has 6, our presets up to 130
+ENOUGH = 10_000  # transitions before the doctor judges that
 PATIENCE = 10  # updates in a row without a learning signal before the doctor reports it
 ROUNDING = 1e-3  # generous, for the log-probabilities of one policy computed twice in float32
 
@@ -30,6 +35,7 @@ class Doctor:
     def __init__(self) -> None:
         self.findings: dict[str, str] = {}  # by short name
         self.flat_updates = 0  # in a row
+        self.largest_kl = 0.0  # approx_kl of an update
 
     def examine_settings(self, kl: str, kl_coef: float, steps: int) -> None:
         """Before training: does the KL form keep the policy near the reference?
@@ -69,6 +75,29 @@ class Doctor:
                 "which adds noise to the ratio and the KL; make train(False) reach every module",
             )
 
+    def examine_groups(self, rollout: Rollout) -> None:
+        """Of the first iteration: do members that act alike fare alike?"""
+        found = difference(rollout)
+        if found is not None:
+            self.report(
+                "not alike",
+                f"two members of the group of start {rollout.starts[found.group]} took the same "
+                f"actions, and differ in the {found.what} of step {found.step + 1}: they do not "
+                "play the same problem. Let reset() with its seed or problem_id decide all that "
+                "follows, and draw nothing from a global random generator; check_group_env finds "
+                "where. If chance is part of the task, ignore this",
+            )
+
+    def examine_pace(self, gradient_steps: int, transitions: int, approx_kl: float) -> None:
+        """After each update: is training starved of gradient steps? And how far did it go?"""
+        self.largest_kl = max(self.largest_kl, approx_kl)
+        if transitions >= ENOUGH and transitions > STARVED * gradient_steps:
+            self.report(
+                "starved",
+                f"{gradient_steps:,} gradient steps in {transitions:,} transitions: lower "
+                "n_problems or batch_size, or raise n_epochs",
+            )
+
     def examine_advantages(self, advantages: Tensor, success_rate: float) -> None:
         """Before each update: do the advantages differ? They do not if the rewards of every group
         are equal (for a baseline across groups: those of the batch).
@@ -79,6 +108,14 @@ class Doctor:
         """
         self.flat_updates = self.flat_updates + 1 if advantages.max() == advantages.min() else 0
         if self.flat_updates < PATIENCE:
+            return
+        if self.largest_kl > COLLAPSE:
+            self.report(
+                "collapsed",
+                f"an update moved the policy by an approx_kl of {self.largest_kl:.3g}, and in the "
+                f"last {self.flat_updates} updates every rollout had the same advantage; lower "
+                "learning_rate",
+            )
             return
         solved = "every rollout succeeds: use harder problems, or stop"
         hopeless = (

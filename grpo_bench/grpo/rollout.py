@@ -288,7 +288,8 @@ class RolloutBuilder:
             places = there if values.device == there.device else at
             return flat.index_copy(0, places, values).unflatten(0, (n, t_max))
 
-        rewards = np.concatenate([step[4] for step in self.steps]).astype(np.float32)
+        paid = np.concatenate([step[4] for step in self.steps])
+        rewards = paid.astype(np.float32)
         rows = np.concatenate([step[1] for step in self.steps])
         success, truncated = np.full(n, np.nan), np.zeros(n, dtype=bool)
         for ended, succeeded, cut_off in self.ends:
@@ -296,7 +297,7 @@ class RolloutBuilder:
         raw_returns = None
         if any(step[5] is not step[4] for step in self.steps):
             raw = np.concatenate([step[5] for step in self.steps])
-            raw_returns = np.bincount(episodes, raw, n)
+            raw_returns = None if np.array_equal(raw, paid) else np.bincount(episodes, raw, n)
         return Rollout(
             observations=as_tensors(_concatenate(self.observations), self.device),
             rows=scatter(torch.as_tensor(rows)),

@@ -1,13 +1,17 @@
 """Each finding of the doctor, on a policy or an environment that has the fault; and none on healthy
 training."""
 
+import dataclasses
 import math
 import warnings
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -15,6 +19,7 @@ from support.toys import FAILED, SMALL, SOLVED, UNIT, OneStep, Puzzle, Walk, col
 from torch import nn
 
 from grpo_bench import GRPO
+from grpo_bench.grpo.alike import difference
 from grpo_bench.grpo.doctor import PATIENCE, ROUNDING, Doctor, DoctorWarning
 from grpo_bench.grpo.kl import FORMS
 from grpo_bench.grpo.policies import ActorPolicy
@@ -272,6 +277,106 @@ def test_leaving_out_every_episode_is_reported():
     (text,) = warnings_of(model, 100)
     assert text.startswith("nothing left: ") and "mask_truncated" in text
     assert model._n_updates == 0
+
+
+# -- members that only look alike -----------------------------------------------------------------
+
+
+class Hidden(gym.Env):
+    """All starts look alike. The global generator draws the goal, or an id that was not asked for
+    has it."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, ids=False, at=1):
+        self.ids, self.at = ids, at
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=None if self.ids else seed)
+        drawn = int(np.random.randint(1000))  # noqa: NPY002 (that is the fault)
+        self.goal, self.t = drawn % 2, 0
+        return np.zeros(1, np.float32), {"problem_id": float(drawn)} if self.ids else {}
+
+    def step(self, action):
+        self.t += 1
+        right = self.t == self.at and action == self.goal
+        return np.zeros(1, np.float32), float(right), self.t == self.at, False, {}
+
+
+class Seeded(Hidden):
+    """Chance that the seed decides."""
+
+    def reset(self, seed=None, options=None):
+        gym.Env.reset(self, seed=seed)
+        self.goal, self.t = int(self.np_random.integers(2)), 0
+        return np.zeros(1, np.float32), {}
+
+
+@pytest.mark.parametrize(("ids", "at"), [(False, 1), (True, 1), (False, 2)])
+@pytest.mark.parametrize("kind", [DummyVecEnv, SyncVectorEnv])
+def test_members_that_only_look_alike_are_found_at_once(kind, ids, at):
+    """Of 8 groups of 8: with two actions, to miss it all pairs of equal actions must agree by luck,
+    which has a probability of at most 2^-24 (three pairs in each group)."""
+    if kind is SyncVectorEnv and ids:
+        pytest.skip("SyncVectorEnv is seeded")
+    env = kind([lambda: Hidden(ids, at)] * 8)
+    texts = warnings_of(GRPO("MlpPolicy", env, group_size=8, n_problems=8, seed=0))
+    assert len(texts) == 1 and "check_group_env" in texts[0]
+    assert texts[0].startswith("not alike: two members of the group of start ")
+    assert f"in the reward of step {at}" in texts[0]
+
+
+def test_chance_that_the_seed_decides_is_alike():
+    env = DummyVecEnv([lambda: Seeded(at=3)] * 4)
+    assert not warnings_of(GRPO("MlpPolicy", env, group_size=8, n_problems=8, seed=0))
+
+
+def test_what_differs_is_named():
+    """Four members of one group: all act alike at first, then 0 and 1 do, and 2 and 3."""
+    rollout = collected(GRPO("MlpPolicy", DummyVecEnv([Walk] * 4), group_size=4, n_problems=1))
+    n, t = 4, 2
+    rollout = dataclasses.replace(
+        rollout,
+        observations=torch.tensor([[0.0, 0], [1, 0], [1, 0], [1, 0], [1, 0]]),
+        rows=torch.tensor([[0, 1], [0, 2], [0, 3], [0, 4]]),
+        actions=torch.tensor([[1, 0], [1, 0], [1, 1], [1, 1]]),
+        rewards=torch.tensor([[0.0, 1], [0, 1], [0, 2], [0, 2]]),
+        mask=torch.ones(n, t, dtype=torch.bool),
+    )
+    assert difference(rollout) is None
+    rewards, mask = rollout.rewards.clone(), rollout.mask.clone()
+    rewards[3, 1] = 7
+    assert difference(dataclasses.replace(rollout, rewards=rewards)) == (0, 1, "reward")
+    rewards[3, 1] = rewards[2, 1] = math.nan
+    assert difference(dataclasses.replace(rollout, rewards=rewards)) is None, "both NaN"
+    mask[2, 1] = False
+    assert difference(dataclasses.replace(rollout, mask=mask)) == (0, 0, "end")
+    seen = rollout.observations.clone()
+    seen[4, 1] = 9
+    assert difference(dataclasses.replace(rollout, observations=seen)) == (0, 0, "observation")
+
+
+# -- pace -----------------------------------------------------------------------------------------
+
+
+def test_few_gradient_steps_are_too_few():
+    doctor = Doctor()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        doctor.examine_pace(1, 9_999, 0.0)  # too early to judge
+        doctor.examine_pace(6, 12_000, 0.0)
+    with pytest.warns(DoctorWarning, match="starved: 6 gradient steps in 34,498 transitions: low"):
+        doctor.examine_pace(6, 34_498, 0.0)
+
+
+def test_a_policy_that_a_rate_has_destroyed_has_collapsed():
+    """After a step of 1e3 the policy is deterministic, and every group without spread."""
+    env = DummyVecEnv([Walk] * 4)
+    model = GRPO("MlpPolicy", env, **SMALL | {"learning_rate": 1e3, "n_epochs": 2})
+    texts = warnings_of(model, 4_000)
+    collapsed = [text for text in texts if text.startswith("collapsed: ")]
+    assert len(collapsed) == 1 and "lower learning_rate" in collapsed[0]
+    assert not any(text.startswith("no spread") for text in texts)
 
 
 # -- errors ---------------------------------------------------------------------------------------
