@@ -92,7 +92,7 @@ class Renamed(GRPO):
 
 
 gym.register("GRPO-Test-Corridor-v0", Corridor)
-HERE = "training.test_control" if "training.test_control" in sys.modules else __name__
+HERE = __name__
 CORRIDOR = ["env=gym", "env.id=GRPO-Test-Corridor-v0"]
 
 
