@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.optimiser_steps import batches
-from support.properties import OWN, PROPERTIES, advantages_by, best_of_group, properties_of
+from support.properties import OWN, PROPERTIES, advantages_by, best_of_group, named, properties_of
 
 from grpo_bench.grpo.advantages import (
     BASELINES,
@@ -233,7 +233,7 @@ def test_the_properties_of_our_baselines(baseline):
     assert properties_of(baseline) == EXPECTED[baseline]
 
 
-@pytest.mark.parametrize("baseline", ALL, ids=str)
+@pytest.mark.parametrize("baseline", ALL, ids=named)
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(b=batches())
 def test_a_property_holds_whatever_the_rewards(baseline, b):

@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
-from support.properties import half, properties_of
+from support.properties import half, named, properties_of
 from support.toys import SMALL, UNIT, OneStep, Walk, collected, parameters, walker
 
 from grpo_bench import GRPO
@@ -81,7 +81,7 @@ from grpo_bench.grpo.settings import Settings
         ({"learning_rate": -1.0}, r"-1\.0"),
         ({"policy_kwargs": {"net_arch": {"pi": [8]}}}, "net_arch=.*no value network"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_wrong_arguments_are_errors_that_name_the_value(settings, message):
     with pytest.raises(ValueError, match=message):
@@ -103,7 +103,7 @@ def test_wrong_arguments_are_errors_that_name_the_value(settings, message):
         ({"learning_rat": 8}, "learning_rat=8: .*did you mean learning_rate"),
         ({"xyz": 1}, "xyz=1: GRPO has no xyz; it has policy, env, .*group_size, .*device"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_an_unknown_keyword_is_refused_with_what_takes_its_place(keyword, message):
     with pytest.raises(TypeError, match=message):
@@ -166,7 +166,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=named)
 def test_combinations_that_make_no_sense_are_refused_with_the_reason(settings, message):
     with pytest.raises(ValueError, match=message):
         walker(**settings)
@@ -267,7 +267,7 @@ DICT = spaces.Dict(place=UNIT, kind=spaces.Discrete(3))
         (spaces.Dict(a=UNIT, words=spaces.Text(5)), "Text.* of key 'words': .*FilterObservation"),
         (spaces.Dict(a=UNIT, more=DICT), "Dict.* of key 'more': expected Box, Discrete"),
     ],
-    ids=str,
+    ids=named,
 )
 @pytest.mark.parametrize("policy", ["MlpPolicy", "MultiInputPolicy"])
 def test_observations_that_no_policy_reads_are_refused(space, message, policy):
@@ -288,7 +288,7 @@ def test_observations_that_no_policy_reads_are_refused(space, message, policy):
         (ActorPolicy, DICT, "MlpPolicy reads arrays.*Dict.*expected MultiInputPolicy"),
         (ActorCriticPolicy, UNIT, "policy=ActorCriticPolicy: .*MlpPolicy.*no value network"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_policy_that_does_not_fit_is_refused(policy, space, message):
     with pytest.raises(ValueError, match=message):
@@ -320,7 +320,7 @@ class Broken(Walk):
 @pytest.mark.parametrize(
     "space",
     [spaces.Discrete(2), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), UNIT],
-    ids=str,
+    ids=named,
 )
 def test_an_observation_that_is_not_finite_is_named(space, kind):
     env = kind([lambda: Broken(space, Walk.observation_space)] * 4)

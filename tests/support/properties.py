@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -64,6 +65,11 @@ def properties_of(baseline: str | BaselineFunction) -> set[str]:
 
 
 # Baselines as a user might write them.
+
+
+def named(value: object) -> str:
+    """The id of a test's parameter, without the address of a function: each process has its own."""
+    return re.sub(r" at 0x\w+", "", str(value))
 
 
 def best_of_group(rewards: Tensor, valid: Tensor, ddof: int, eps: float) -> Tensor:
