@@ -233,18 +233,37 @@ def test_a_reference_without_runs_is_refused(presets):
 
 
 @pytest.mark.parametrize("algo", ["ppo", "grpo"])
-def test_two_references_are_none(tmp_path, algo):
+def test_of_two_references_the_one_with_the_same_value_counts(tmp_path, algo):
+    for lr, success in ((0.1, 0.5), (0.02, 0.4)):
+        record(tmp_path, algo, 1, values(success, 1000, 1e6), lr=lr)
+        record(tmp_path, "rloo", 1, values(0.6, 1000, 1e6), lr=lr)
+    accuracy = make_tables(tmp_path)["accuracy"]
+    others = [f"{name} (lr={lr})" for name in ("rloo",) for lr in (0.02, 0.1)]
+    rows = accuracy.set_index("algo")["difference"]
+    assert [label for label in accuracy["algo"] if label.startswith("rloo")] == others
+    assert rows[others].tolist() == pytest.approx([0.2, 0.1])
+    assert rows[[f"{algo} (lr=0.02)", f"{algo} (lr=0.1)"]].isna().all()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "grpo"])
+def test_two_references_that_fit_alike_are_none(tmp_path, algo):
     record(tmp_path, algo, 1, values(0.5, 1000, 1e6), lr=0.1)
     record(tmp_path, algo, 1, values(0.5, 1000, 1e6), lr=0.2)
     record(tmp_path, "rloo", 1, values(0.6, 1000, 1e6))
-    tables = make_tables(tmp_path)
-    for name in ("summary", "accuracy"):
-        assert list(tables[name]["algo"]) == [f"{algo} (lr=0.1)", f"{algo} (lr=0.2)", "rloo"]
-        assert list(tables[name]["verdict"]) == [""] * 3
-    assert tables["accuracy"]["difference"].isna().all()
-    assert tables["accuracy"].attrs["footnotes"] == [
-        f"vlm, smoke: more than one {algo}, so nothing is compared with it"
+    accuracy = make_tables(tmp_path)["accuracy"]
+    assert list(accuracy["algo"]) == [f"{algo} (lr=0.1)", f"{algo} (lr=0.2)", "rloo"]
+    assert list(accuracy["verdict"]) == ["reference", "reference", ""]
+    assert accuracy["difference"].isna().all()
+    assert accuracy.attrs["footnotes"] == [
+        f"vlm, smoke: rloo is compared with nothing: more than one {algo} fits it"
     ]
+
+
+def test_settings_are_sorted_as_numbers(tmp_path):
+    for size in (16, 2, 4):
+        record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6), group_size=size)
+    labels = list(make_tables(tmp_path)["accuracy"]["algo"])
+    assert labels == [f"grpo (group_size={size})" for size in (2, 4, 16)]
 
 
 def test_families_stand_together_and_the_plain_one_first(tmp_path):

@@ -12,7 +12,7 @@ from grpo_bench.report.contents import Report, Section
 from grpo_bench.report.figures.panels import slug
 from grpo_bench.report.page.elements import Markup, element, join
 from grpo_bench.report.page.sortable_table import Cell, sortable_table
-from grpo_bench.report.rows.comparison import Group
+from grpo_bench.report.rows.comparison import Group, rival
 from grpo_bench.report.text.numbers import ABSENT, share
 
 Place = tuple[str, str, str]  # environment, budget and label: they name a row of a table
@@ -101,10 +101,10 @@ def _group(section: Section, group: Group, ids: dict[Place, str]) -> Markup:
     ok = f"{len(group.values)}/{len(group.runs)} ok"
     rows = [list(_run(group, run)) for run in group.runs.to_dict("records")]
     anchors = [run_anchor(section, run) for run in group.runs["run"]]
-    rivals = [g for g in section.groups if g.is_reference and g.place == group.place]
-    compared = None
-    if rivals and not group.is_reference:
-        link = element("a", rivals[0].label, href=f"#{ids[_place(rivals[0])]}")
+    references = [g for g in section.groups if g.is_reference and g.place == group.place]
+    compared, other = None, rival(group, references)
+    if other is not None and not group.is_reference:
+        link = element("a", other.label, href=f"#{ids[_place(other)]}")
         compared = element("p", "Compared with the runs of ", link, ", by seed.")
     config = {k: v for k, v in group.runs["config"].iloc[0].items() if k not in ("seed", "results")}
     settings = element(

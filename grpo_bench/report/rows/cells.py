@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_bench.report.rows.comparison import Group, paired_values
+from grpo_bench.report.rows.comparison import Group, paired_values, rival
 from grpo_bench.stats import (
     INTERVAL_FROM,
     NOTHING,
@@ -47,8 +47,11 @@ def experience(group: Group) -> str:
 
 def beside_references(groups: Sequence[Group]) -> list[tuple[Group, Group | None]]:
     """Each group with the one that it is compared with; a reference is compared with nothing."""
-    references = {group.place: group for group in groups if group.is_reference}
-    return [(g, None if g.is_reference else references.get(g.place)) for g in groups]
+    references: dict[tuple[str, str, str], list[Group]] = {}
+    for group in groups:
+        if group.is_reference:
+            references.setdefault(group.place, []).append(group)
+    return [(g, None if g.is_reference else rival(g, references.get(g.place, []))) for g in groups]
 
 
 def normalised(group: Group) -> NDArray[np.float64]:

@@ -6,7 +6,8 @@ they make rows of their own, labelled by the settings in which they differ.
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +34,8 @@ class Group:
 
     runs: all that were planned.
     values: of those that ended ok, their rows of ``final_values``.
-    is_reference: the others at its ``place`` are compared with it.
+    is_reference: the others at its ``place`` are compared with it, or with the one like it that has
+        their values of what differs between references (``rival``).
     """
 
     env: str
@@ -54,6 +56,12 @@ class Group:
     def place(self) -> tuple[str, str, str]:
         """Environment, budget and other settings: what groups must share to be compared."""
         return self.env, self.budget, self.setting
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that all its runs have, but for the seed."""
+        config: dict[str, Any] = self.runs["config"].iloc[0]
+        return config
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """A metric of the runs that have it, one value per seed, (n,)."""
@@ -82,8 +90,8 @@ def reference_algorithm(results: RunSummaries, chosen: str | None) -> str:
 
 def group_runs(results: RunSummaries, reference: str) -> list[Group]:
     """All groups: by environment, then budget, then GRPO's family, PPO's, the others, and the plain
-    one of a family first. Of the algorithm ``reference`` the only one of a place is the
-    reference there."""
+    one of a family first; the settings of one algorithm in the order of their numbers. Those of the
+    algorithm ``reference`` are the references of their places."""
     values = final_values(results)
     groups = []
     for (env, budget, algo), runs in results.runs.groupby(["env", "budget", "algo"]):
@@ -98,9 +106,26 @@ def group_runs(results: RunSummaries, reference: str) -> list[Group]:
             _, setting = min(zip(rows["problem"], rows["setting"], strict=True))  # a readable one's
             ok = values.loc[rows.loc[rows["status"] == "ok", "run"]]
             groups.append(Group(env, budget, algo, label, setting, rows, ok))
-    places = Counter(group.place for group in groups if group.algo == reference)
-    marked = [replace(g, is_reference=g.algo == reference and places[g.place] == 1) for g in groups]
+    marked = [replace(g, is_reference=g.algo == reference) for g in groups]
     return sorted(marked, key=_order)
+
+
+def rival(group: Group, references: Sequence[Group]) -> Group | None:
+    """Which of the references of its place a group is compared with: the only one, or the only one
+    that has the same values of those settings in which they differ and that the group has, too. A
+    sweep of clip ranges compares each with PPO at that clip range."""
+    if len(references) < 2:
+        return references[0] if references else None
+    flat = [_flat(one.config) for one in references]
+    mine = _flat(group.config)
+    differing = {key for one in flat for key in one if len({repr(o.get(key)) for o in flat}) > 1}
+    shared = [key for key in differing if key in mine]
+    alike = [
+        one
+        for one, settings in zip(references, flat, strict=True)
+        if shared and all(settings.get(key, ABSENT) == mine[key] for key in shared)
+    ]
+    return alike[0] if len(alike) == 1 else None
 
 
 def paired_values(
@@ -202,4 +227,10 @@ def _order(group: Group) -> tuple[Any, ...]:
     is_variant = group.algo not in FAMILIES
     critic = next((algo["critic"] for algo in algos if "critic" in algo), CRITICS[0])
     rank = CRITICS.index(critic) if critic in CRITICS else len(CRITICS)
-    return group.env, group.budget, family, is_variant, rank, group.algo, group.label
+    return group.env, group.budget, family, is_variant, rank, group.algo, _natural(group.label)
+
+
+def _natural(label: str) -> list[tuple[bool, float, str]]:
+    """A key that sorts the numbers in labels by their size: 2 before 16, 1e-3 before 0.02."""
+    parts = re.split(r"(?<![\w.])(-?\d+\.?\d*(?:e[-+]?\d+)?)(?![\w.])", label)
+    return [(True, float(p), "") if i % 2 else (False, 0.0, p) for i, p in enumerate(parts)]

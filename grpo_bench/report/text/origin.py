@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from itertools import starmap
 from typing import Any
 
 import pandas as pd
 
-from grpo_bench.report.rows.cells import TEST_SUCCESS
+from grpo_bench.report.rows.cells import TEST_SUCCESS, beside_references
 from grpo_bench.report.rows.comparison import MACHINE, Group
 
 SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "transformers", "numpy")
@@ -65,9 +66,11 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
                 f"Trained by {' or '.join(map(str, counts))} processes together: {place}: {n} of "
                 f"{len(ok)} runs; the memory shown is that of one process"
             )
-    rivals = {g.place for g in groups if g.algo == reference and not g.is_reference}
-    for env, budget, _ in sorted(rivals):
-        notes.append(f"{env}, {budget}: more than one {reference}, so nothing is compared with it")
+    several = Counter(group.place for group in groups if group.is_reference)
+    for group, other in beside_references(groups):
+        if other is None and not group.is_reference and several[group.place] > 1:
+            where = f"{group.env}, {group.budget}: {group.label}"
+            notes.append(f"{where} is compared with nothing: more than one {reference} fits it")
     return notes + _findings(groups)
 
 
