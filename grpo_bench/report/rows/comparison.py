@@ -7,6 +7,7 @@ they make rows of their own, labelled by the settings in which they differ.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,7 +107,14 @@ def group_runs(results: RunSummaries, reference: str) -> list[Group]:
             _, setting = min(zip(rows["problem"], rows["setting"], strict=True))  # a readable one's
             ok = values.loc[rows.loc[rows["status"] == "ok", "run"]]
             groups.append(Group(env, budget, algo, label, setting, rows, ok))
-    marked = [replace(g, is_reference=g.algo == reference) for g in groups]
+    several = Counter(group.place for group in groups if group.algo == reference)
+    others = {group.place for group in groups if group.algo != reference}
+    marked = [
+        replace(
+            g, is_reference=g.algo == reference and (several[g.place] == 1 or g.place in others)
+        )
+        for g in groups
+    ]
     return sorted(marked, key=_order)
 
 
