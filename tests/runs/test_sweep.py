@@ -330,7 +330,7 @@ def test_odd_names_of_the_results_folder(tmp_path: Path, name: str) -> None:
 
 def test_what_a_sweep_refuses(tmp_path: Path) -> None:
     settings = config(tmp_path, *QUICK)
-    with pytest.raises(ValueError, match="group_size=6 on 2048 sub-environments"):
+    with pytest.raises(ValueError, match="episodes=2048: expected a multiple of group_size=6"):
         run_all([settings, config(tmp_path, *QUICK, "algo.group_size=6")])
     for n_jobs in (0, -1):
         with pytest.raises(ValueError, match=f"n_jobs={n_jobs}: expected a whole number"):
