@@ -31,7 +31,8 @@ from grpo_bench.meter import (
     resident_bytes,
 )
 from grpo_bench.meter.tensors import LiveBytes
-from grpo_bench.runs.job import ignore_progress, make_model, task_of, warm_up
+from grpo_bench.runs.job import ignore_progress, warm_up
+from grpo_bench.runs.models import make_model, task_of
 from grpo_bench.training.baselines import actor_modules
 from grpo_bench.training.recorder import optimizers
 

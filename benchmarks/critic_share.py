@@ -25,7 +25,7 @@ from torch import Tensor
 from grpo_bench.config import GymConfig, composed
 from grpo_bench.report.text.numbers import hundredths, significant
 from grpo_bench.report.text.writers import Column
-from grpo_bench.runs.job import make_model
+from grpo_bench.runs.models import make_model
 
 ENVS = ("vlm", "arithmetic", "format")
 PPO, LEFT_OUT = "ppo", "ppo, critic left out"

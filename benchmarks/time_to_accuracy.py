@@ -37,7 +37,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from grpo_bench.config import composed
 from grpo_bench.report.text.numbers import ABSENT, in_units, significant
 from grpo_bench.report.text.writers import Column
-from grpo_bench.runs.job import make_model
+from grpo_bench.runs.models import make_model
 from grpo_bench.training.evaluation import evaluate
 
 Run = tuple[BaseAlgorithm, int]  # a fresh model, and its number of transitions

@@ -184,7 +184,7 @@ class ControlEnvConfig(EnvConfig):
     Attributes:
         policy: a policy of SB3, or ``auto``: the one that fits the observations.
         wrappers: ``package.module:Wrapper`` of each, the innermost first.
-        workers: processes for the sub-environments; with 1 they are in the run's own process.
+        workers: 1: the sub-environments are in the run's own process; more: each in one of its own.
         gamma: the discount of all algorithms.
         normalize: observations and rewards, by SB3's ``VecNormalize``.
         zoo: settings of PPO that RL Baselines3 Zoo publishes for it.

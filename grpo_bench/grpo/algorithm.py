@@ -54,17 +54,18 @@ class GRPO(GroupAlgorithm):
 
     Args:
         policy: ``MlpPolicy``, ``CnnPolicy``, ``MultiInputPolicy`` or an ``ActorPolicy`` class.
-        env: an id, a Gymnasium environment, a Gymnasium ``VectorEnv`` or an SB3 ``VecEnv``. With
-            one sub-environment the members of a group run one after another, else side by side.
-            Members that have ended wait, and wrappers see them wait: ``VecNormalize`` includes
-            their observations in its statistics.
+        env: an id, a Gymnasium environment, a Gymnasium ``VectorEnv`` or an SB3 ``VecEnv``, with
+            any number of sub-environments. One whose episode has ended plays the next at once. Near
+            the end of an iteration some have none left; a wrapper sees their last observations
+            again, and ``VecNormalize`` includes these in its statistics.
         learning_rate: a number, or a function of the remaining progress (1 to 0).
         stats_window_size, tensorboard_log, policy_kwargs, verbose, seed, device: as in SB3.
         options: the fields of ``grpo.settings.Settings``, by keyword. Each is an attribute too.
 
     Raises:
-        ValueError: before training: an option that is out of range, or numbers of
-            sub-environments, members and groups that do not divide, with numbers that do.
+        TypeError: an unknown option, with what takes its place.
+        ValueError: before training: an option that is out of range, or a ``batch_size`` that does
+            not hold whole groups, with sizes that do.
     """
 
     def __init__(

@@ -29,7 +29,8 @@ class Difference(NamedTuple):
 
 def difference(rollout: Rollout) -> Difference | None:
     """The first group, and in it the first step, at which two members differ that took the same
-    actions until then; None if there is none among the first ``MOST`` steps."""
+    actions until then; None if there is none among the first ``MOST`` steps. Observations that a
+    wrapper may have changed are left out."""
     lengths = rollout.lengths.numpy()
     actions = (
         rollout.actions.flatten(2) if rollout.actions.dim() > 2 else rollout.actions[..., None]
@@ -71,7 +72,7 @@ def _differs(
     ends = lengths[part] == t + 1
     if ends.any() != ends.all():
         return "end"
-    if not ends[0]:
+    if not ends[0] and not rollout.wrapped:
         rows = rollout.rows[torch.as_tensor(part), t + 1]
         seen = take(rollout.observations, rows.to(rollout.rewards.device))
         for values in seen.values() if isinstance(seen, dict) else [seen]:

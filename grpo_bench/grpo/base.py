@@ -28,6 +28,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
+from grpo_bench.grpo.collect import collect_groups
 from grpo_bench.grpo.dynamic import refilled
 from grpo_bench.grpo.envs import (
     GROUPS_BY_DEFAULT,
@@ -45,7 +46,7 @@ from grpo_bench.grpo.policies import (
     MultiInputPolicy,
     check_policy,
 )
-from grpo_bench.grpo.rollout import Rollout, collect_groups
+from grpo_bench.grpo.rollout import Rollout
 from grpo_bench.grpo.seeds import stream
 from grpo_bench.grpo.settings import Settings
 from grpo_bench.grpo.streams import States, restore, states
@@ -304,18 +305,15 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
     def _note_episodes(self, rollout: Rollout) -> None:
         """SB3's rolling window of episode returns, lengths and successes."""
         assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
-        n = len(rollout.success)
-        last = range(max(0, n - self._stats_window_size), n)
+        last = rollout.ended[-self._stats_window_size :]
         raw = rollout.raw_returns
-        returns = (
-            rollout.returns.flatten()[last.start :].cpu().numpy() if raw is None else raw[last]
-        )
-        lengths = rollout.lengths[last.start :].tolist()
-        for episode, r, length in zip(last, returns.tolist(), lengths, strict=True):
+        returns = (rollout.returns.flatten().cpu().numpy() if raw is None else raw)[last]
+        lengths = rollout.lengths.numpy()[last]
+        for episode, r, length in zip(*(x.tolist() for x in (last, returns, lengths)), strict=True):
             info = rollout.episode_infos.get(episode, {"r": r, "l": length})
             if math.isfinite(info["r"]):  # train() drops the others or raises an error
                 self.ep_info_buffer.append(info)
-        success = rollout.success[last.start :]
+        success = rollout.success[last]
         self.ep_success_buffer.extend(success[np.isfinite(success)].tolist())
         self._episode_num += len(rollout.success)
 

@@ -89,7 +89,11 @@ class Doctor:
             )
 
     def examine_pace(self, gradient_steps: int, transitions: int, approx_kl: float) -> None:
-        """After each update: is training starved of gradient steps? And how far did it go?"""
+        """After each update: is training starved of gradient steps?
+
+        Args:
+            approx_kl: of the update; the largest so far tells a collapse from a lack of spread.
+        """
         self.largest_kl = max(self.largest_kl, approx_kl)
         if transitions >= ENOUGH and transitions > STARVED * gradient_steps:
             self.report(

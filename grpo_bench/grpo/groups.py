@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from stable_baselines3.common.vec_env import VecEnv
 
 from grpo_bench.grpo.episode_queue import (
     EpisodeQueue,
@@ -159,24 +159,16 @@ class VectorEnvSource(GroupSource):
 
     @contextmanager
     def playing(self, queue: EpisodeQueue) -> Iterator[None]:
-        env, base = self.env, self.env.unwrapped
         if self.sub_envs is None:
             yield
             return
-        above: Any = env if isinstance(env, VectorWrapper) else None
-        while above is not None and above.env is not base:
-            above = above.env
+        env, base = self.env, self.env.unwrapped
         self.queued = QueuedVectorEnv(base, self.sub_envs, queue)
-        if above is None:
-            self.env = self.queued
-        else:
-            above.env = self.queued
-        try:
-            yield
-        finally:
-            self.env, self.queued = env, None
-            if above is not None:
-                above.env = base
+        with _in_place_of(base, self.queued, env, "env") as self.env:
+            try:
+                yield
+            finally:
+                self.env, self.queued = env, None
 
     def begin(self, queue: EpisodeQueue) -> tuple[Any, Any]:
         begun = queue.advance(np.arange(self.n_envs))
@@ -233,6 +225,23 @@ class VectorEnvSource(GroupSource):
         )
 
 
+@contextmanager
+def _in_place_of(base: Any, other: Any, outermost: Any, link: str) -> Iterator[Any]:
+    """``other`` takes the place of ``base`` below all wrappers, which hold each other as ``link``.
+    Yields what is outermost then."""
+    if outermost is base:
+        yield other
+        return
+    wrapper = outermost
+    while getattr(wrapper, link) is not base:
+        wrapper = getattr(wrapper, link)
+    setattr(wrapper, link, other)
+    try:
+        yield outermost
+    finally:
+        setattr(wrapper, link, base)
+
+
 def _mask(slots: np.ndarray, n: int) -> np.ndarray:
     mask = np.zeros(n, dtype=bool)
     mask[slots] = True
@@ -273,24 +282,16 @@ class VecEnvSource(GroupSource):
 
     @contextmanager
     def playing(self, queue: EpisodeQueue) -> Iterator[None]:
-        env, base = self.env, base_vec_env(self.env)
         if self.sub_envs is None:
             yield
             return
-        above: Any = env if isinstance(env, VecEnvWrapper) else None
-        while above is not None and above.venv is not base:
-            above = above.venv
+        env, base = self.env, base_vec_env(self.env)
         self.queued = QueuedVecEnv(base, self.sub_envs, queue)
-        if above is None:
-            self.env = self.queued
-        else:
-            above.venv = self.queued
-        try:
-            yield
-        finally:
-            self.env, self.queued = env, None
-            if above is not None:
-                above.venv = base
+        with _in_place_of(base, self.queued, env, "venv") as self.env:
+            try:
+                yield
+            finally:
+                self.env, self.queued = env, None
 
     def begin(self, queue: EpisodeQueue) -> tuple[Any, Any]:
         begun = queue.advance(np.arange(self.n_envs))

@@ -26,7 +26,8 @@ TOGETHER = 16  # sub-environments of an evaluation
 
 
 def make_envs(env: ControlEnvConfig, n: int, workers: int, normalize: bool) -> VecEnv:
-    """n sub-environments with a ``Monitor`` each: in this process, or in ``workers`` processes.
+    """n sub-environments with a ``Monitor`` each. With one worker they are in this process, with
+    more each is in a process of its own.
 
     Raises:
         ValueError: the environment or a wrapper cannot be made.

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import FlattenExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from support.toys import FAILED, SMALL, SOLVED, UNIT, OneStep, Puzzle, Walk, collected, walker
 from torch import nn
 
@@ -329,6 +329,13 @@ def test_members_that_only_look_alike_are_found_at_once(kind, ids, at):
 def test_chance_that_the_seed_decides_is_alike():
     env = DummyVecEnv([lambda: Seeded(at=3)] * 4)
     assert not warnings_of(GRPO("MlpPolicy", env, group_size=8, n_problems=8, seed=0))
+
+
+@pytest.mark.parametrize("norm_reward", [True, False])
+def test_a_wrapper_that_drifts_does_not_make_members_differ(norm_reward):
+    env = VecNormalize(DummyVecEnv([Walk] * 3), norm_reward=norm_reward)
+    texts = warnings_of(GRPO("MlpPolicy", env, group_size=8, n_problems=4, seed=0))
+    assert not any(text.startswith("not alike") for text in texts)
 
 
 def test_what_differs_is_named():

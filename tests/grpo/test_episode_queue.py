@@ -140,6 +140,7 @@ def test_monitor_and_model_agree_on_every_episode(tmp_path):
     csv, ours = load_results(str(tmp_path)), list(model.ep_info_buffer)
     assert model._episode_num == len(csv) == len(ours) == len(listener.episodes)
     assert csv.l.sum() == model.num_timesteps == listener.steps == len(listener.sent)
+    assert [e["r"] for e in ours] == [e["r"] for e in listener.episodes], "in the order of the ends"
     for name in ("r", "l", "chosen"):
         assert sorted(csv[name]) == sorted(episode[name] for episode in ours)
 

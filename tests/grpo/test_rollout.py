@@ -12,7 +12,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 from support.toys import OneStep, Puzzle, Walk, collected
 
 from grpo_bench import GRPO
-from grpo_bench.grpo.rollout import collect_groups, occurrence, to_env
+from grpo_bench.grpo.collect import collect_groups, to_env
+from grpo_bench.grpo.rollout import occurrence
 from grpo_bench.grpo.vec_env import VectorEnvAdapter
 
 G, P = 4, 4  # members, problems

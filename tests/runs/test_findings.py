@@ -11,7 +11,8 @@ from support.configs import ALGOS, config, evaluate_few_problems
 from grpo_bench import GRPO
 from grpo_bench.grpo.doctor import DoctorWarning
 from grpo_bench.records import read_manifest
-from grpo_bench.runs.job import execute, make_model
+from grpo_bench.runs.job import execute
+from grpo_bench.runs.models import make_model
 from grpo_bench.runs.outcome import outcome
 
 PRESETS = [name for name in ALGOS if config("nowhere", f"algo={name}").algo.kind == "grpo"]

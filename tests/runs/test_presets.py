@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grpo_bench import GRPO
 from grpo_bench.grpo.rollout import Rollout
-from grpo_bench.runs.job import make_model, task_of
+from grpo_bench.runs.models import make_model, task_of
 
 
 def preset(tmp_path: Path, name: str, *overrides: str) -> GRPO:

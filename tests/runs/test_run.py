@@ -16,7 +16,8 @@ from support.configs import ALGOS, ENVS, SHORT_WARMUP, config, evaluate_few_prob
 from grpo_bench import GRPO
 from grpo_bench.records import read_manifest
 from grpo_bench.records.load import load_results
-from grpo_bench.runs.job import check, execute, make_model, task_of, warm_up
+from grpo_bench.runs.job import check, execute, warm_up
+from grpo_bench.runs.models import make_model, task_of
 from grpo_bench.runs.outcome import outcome
 
 

@@ -33,7 +33,8 @@ from grpo_bench.meter.memory import map_pages_of, resident_bytes
 from grpo_bench.records import Manifest, Run, claim, holder, plan, read_manifest, settle, store
 from grpo_bench.runs import console as consoles
 from grpo_bench.runs import processes
-from grpo_bench.runs.job import execute, task_of
+from grpo_bench.runs.job import execute
+from grpo_bench.runs.models import task_of
 from grpo_bench.runs.outcome import Outcome
 from grpo_bench.runs.processes import Job, Sweep, child
 from grpo_bench.runs.sweep import find_warmups, run_all, run_order

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grpo_bench.config import CONF, GymConfig, composed
-from grpo_bench.runs.job import task_of
+from grpo_bench.runs.models import task_of
 from grpo_envs.task import SPLITS
 
 # Our own tasks. Those of the language track are tested in tests/lm, others in tests/training.

@@ -18,7 +18,8 @@ from support.configs import CONTROL
 
 from grpo_bench import GRPO, load_results
 from grpo_bench.config import ControlConfig, composed
-from grpo_bench.runs.job import check, execute, make_model
+from grpo_bench.runs.job import check, execute
+from grpo_bench.runs.models import make_model
 from grpo_bench.training.control import evaluate, evaluation_seeds
 from grpo_envs.task import SPLITS
 
@@ -210,6 +211,11 @@ def test_any_algorithm_of_sb3_runs(tmp_path):
     execute(run)
     runs = load_results(tmp_path).runs
     assert list(runs["status"]) == ["ok"] and list(runs["algo"]) == ["deep_q"]
+
+
+def test_constant_length_is_the_limit_of_the_episodes(tmp_path):
+    model = make_model(config(tmp_path, "env=cartpole", "algo=dr_grpo"), "cpu")
+    assert (model.aggregation, model.max_len) == ("constant_length", 500)
 
 
 def test_the_zoos_ppo_has_the_zoos_settings(tmp_path):
