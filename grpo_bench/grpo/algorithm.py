@@ -130,7 +130,7 @@ class GRPO(GroupAlgorithm):
     # -- the rollout ------------------------------------------------------------------------------
 
     def _examine(self, played: list[Rollout]) -> None:
-        if self._n_iterations == 0 and not self.mixed_start and played[0].raw_returns is None:
+        if self._n_iterations == 0 and not self.mixed_start:
             self.doctor.examine_groups(played[0])
         for name, value in spread_metrics(played).items():
             self.logger.record(f"rollout/{name}", value)

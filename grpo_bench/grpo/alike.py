@@ -72,7 +72,7 @@ def _differs(
     ends = lengths[part] == t + 1
     if ends.any() != ends.all():
         return "end"
-    if not ends[0] and not rollout.wrapped:
+    if not ends[0] and not (rollout.log is not None and rollout.log.wrapped):
         rows = rollout.rows[torch.as_tensor(part), t + 1]
         seen = take(rollout.observations, rows.to(rollout.rewards.device))
         for values in seen.values() if isinstance(seen, dict) else [seen]:

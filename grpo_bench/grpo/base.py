@@ -290,6 +290,7 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
         if self._rollout is None:
             return False
         self._examine(parts)
+        self._rollout.log = None
         callback.update_locals({"rollout": self._rollout})
         callback.on_rollout_end()
         return True
@@ -305,12 +306,12 @@ class GroupAlgorithm(BaseAlgorithm, Attributes):
     def _note_episodes(self, rollout: Rollout) -> None:
         """SB3's rolling window of episode returns, lengths and successes."""
         assert self.ep_info_buffer is not None and self.ep_success_buffer is not None
-        last = rollout.ended[-self._stats_window_size :]
-        raw = rollout.raw_returns
+        assert rollout.log is not None
+        last, raw = rollout.log.ended[-self._stats_window_size :], rollout.log.raw_returns
         returns = (rollout.returns.flatten().cpu().numpy() if raw is None else raw)[last]
         lengths = rollout.lengths.numpy()[last]
         for episode, r, length in zip(*(x.tolist() for x in (last, returns, lengths)), strict=True):
-            info = rollout.episode_infos.get(episode, {"r": r, "l": length})
+            info = rollout.log.infos.get(episode, {"r": r, "l": length})
             if math.isfinite(info["r"]):  # train() drops the others or raises an error
                 self.ep_info_buffer.append(info)
         success = rollout.success[last]

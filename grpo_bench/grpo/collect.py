@@ -76,6 +76,8 @@ def _play(
             shared = None if local is None else upload(torch.as_tensor(local), policy.device)
             distribution = policy.distribution(params, shared)  # members of a group share a row
             actions = distribution.get_actions()
+            if isinstance(policy.action_space, spaces.Box) and not actions.isfinite().all():
+                raise ValueError(f"the policy's action is {actions[~actions.isfinite()][0].item()}")
             logp = distribution.log_prob(actions)
         chosen = to_env(actions, policy.action_space, source.device)
         if sent is None:  # sub-environments without an episode need valid actions, too

@@ -68,9 +68,7 @@ def select(rollout: Rollout, groups: Tensor) -> Rollout:
         truncated=rollout.truncated[episodes],
         success=rollout.success[episodes.numpy()],
         starts=rollout.starts[groups.numpy()],
-        ended=np.zeros(0, dtype=int),  # these three were logged when the episodes ended
-        raw_returns=None,
-        episode_infos={},
+        log=None,
     )
 
 
@@ -89,9 +87,7 @@ def join(first: Rollout, second: Rollout) -> Rollout:
         truncated=torch.cat([first.truncated, second.truncated]),
         success=np.concatenate([first.success, second.success]),
         starts=np.concatenate([first.starts, second.starts]),
-        ended=first.ended[:0],
-        raw_returns=None,
-        episode_infos={},
+        log=None,
     )
 
 

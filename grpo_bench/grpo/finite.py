@@ -1,5 +1,5 @@
-"""Observations that are not finite: found when no action can be drawn from them, so a check at each
-step costs nothing."""
+"""Observations that are not finite: looked for when no action can be drawn from them, so a check at
+each step costs nothing."""
 
 from __future__ import annotations
 

@@ -15,6 +15,17 @@ TensorObs = Tensor | dict[str, Tensor]
 
 
 @dataclass
+class EpisodeLog:
+    """How the episodes of a rollout were played, for the log and the doctor. The update needs none
+    of it, so it is dropped before."""
+
+    ended: np.ndarray  # (N,) the episodes in the order of their ends
+    raw_returns: np.ndarray | None  # (N,) before VecNormalize; None: those of the rewards
+    infos: dict[int, dict[str, Any]]  # of a Monitor, by episode
+    wrapped: bool  # whether wrappers such as VecNormalize may have changed the observations
+
+
+@dataclass
 class Rollout:
     """N = n_problems * group_size episodes in group order, padded to T actions.
 
@@ -36,13 +47,7 @@ class Rollout:
     success: np.ndarray  # (N,) at each episode's end; NaN where unknown
     starts: np.ndarray  # (n_problems,) problem ids or seeds
     group_size: int
-    # Whether wrappers such as VecNormalize may have changed the observations.
-    wrapped: bool = False
-    # For the log: episodes in the order of their ends, (N,); returns (N,) before VecNormalize, None
-    # where they are those of ``rewards``; and the infos of a Monitor.
-    ended: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int))
-    raw_returns: np.ndarray | None = None
-    episode_infos: dict[int, dict[str, Any]] = field(default_factory=dict)
+    log: EpisodeLog | None = None  # until it is logged
 
     @property
     def lengths(self) -> Tensor:
@@ -80,7 +85,7 @@ class RolloutBuilder:
         default_factory=list
     )
     ends: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
-    episode_infos: dict[int, dict[str, Any]] = field(default_factory=dict)  # of a Monitor
+    infos: dict[int, dict[str, Any]] = field(default_factory=dict)  # of a Monitor
     leader: tuple[int, int, Any, Any] | None = None  # of the last group: number, row, observations
 
     def observe(
@@ -158,7 +163,7 @@ class RolloutBuilder:
         if isinstance(step.infos, list | tuple):
             for slot, episode in zip(ended.tolist(), episodes[over].tolist(), strict=True):
                 if "episode" in step.infos[slot]:
-                    self.episode_infos[episode] = step.infos[slot]["episode"]
+                    self.infos[episode] = step.infos[slot]["episode"]
 
     def finish(self) -> Rollout:
         """Scatter the steps into (N, T) tensors."""
@@ -178,8 +183,9 @@ class RolloutBuilder:
         rewards = paid.astype(np.float32)
         rows = np.concatenate([step[1] for step in self.steps])
         success, truncated = np.full(n, np.nan), np.zeros(n, dtype=bool)
-        for ended, succeeded, cut_off in self.ends:
-            success[ended], truncated[ended] = succeeded, cut_off
+        ended = np.concatenate([episodes for episodes, _, _ in self.ends])
+        success[ended] = np.concatenate([succeeded for _, succeeded, _ in self.ends])
+        truncated[ended] = np.concatenate([cut_off for _, _, cut_off in self.ends])
         raw_returns = None
         if any(step[5] is not step[4] for step in self.steps):
             raw = np.concatenate([step[5] for step in self.steps])
@@ -195,10 +201,7 @@ class RolloutBuilder:
             success=success,
             starts=self.starts,
             group_size=self.group_size,
-            wrapped=self.wrapped,
-            ended=np.concatenate([ended for ended, _, _ in self.ends]),
-            raw_returns=raw_returns,
-            episode_infos=self.episode_infos,
+            log=EpisodeLog(ended, raw_returns, self.infos, self.wrapped),
         )
 
     def _store(self, obs: Any) -> int:

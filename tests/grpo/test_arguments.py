@@ -322,7 +322,10 @@ class Broken(Walk):
     [spaces.Discrete(2), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), UNIT],
     ids=named,
 )
-def test_an_observation_that_is_not_finite_is_named(space, kind):
+@pytest.mark.parametrize("validated", [True, False])
+def test_an_observation_that_is_not_finite_is_named(space, kind, validated, monkeypatch):
+    """Whether torch's distributions check their parameters or not: it is a global switch."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", validated)
     env = kind([lambda: Broken(space, Walk.observation_space)] * 4)
     message = r"observation of sub-environment 0 \(start \d+\) has nan at place 1: expected finite"
     with pytest.raises(ValueError, match=message):

@@ -89,6 +89,7 @@ def test_it_is_not_done_again(done: tuple[Path, Any]) -> None:
 
 
 PRESETS = [*sorted(path.stem for path in (CONF / "algo").glob("*.yaml")), "lm/ppo_lora"]
+PRESETS = [name for name in PRESETS if name not in ("class", "ppo_zoo")]  # of the Gym track alone
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -118,7 +118,8 @@ def test_a_plain_percentile_bootstrap_would_fail():
     rng, n = np.random.default_rng(1), 2500
     for seeds, expected in [(3, 0.74), (10, 0.90)]:
         values = np.sort(rng.normal(size=(n, seeds)), axis=1)
-        low, high = bounds(counts(seeds).T @ values.T / seeds, 0.025)
+        means = values @ counts(seeds) / seeds  # (n, RESAMPLES)
+        low, high = np.transpose([bounds(resampled, 0.025) for resampled in means])
         covered = np.mean((low <= 0) & (high >= 0))
         assert covered == near(expected, n)
         assert covered != near(0.95, n)
