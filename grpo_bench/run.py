@@ -68,7 +68,7 @@ def main(config: DictConfig) -> float:
             folder = execute(settings, progress.show)
         if rank():
             return math.nan  # the first process reports it
-        ended = outcome(folder, settings)
+        ended = outcome(folder, settings, settings.name)
     except (OSError, RecordError) as error:
         raise SystemExit(str(error)) from None
     print(ended.line(), f"Record: {folder}", sep="\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grpo_bench.config.rules import Plain, read
 from grpo_bench.config.schema import ControlConfig, GymConfig, LanguageConfig
+from grpo_bench.grpo.settings import Settings
 
 
 @dataclass
@@ -54,7 +55,27 @@ def composed(*overrides: str) -> GymConfig | ControlConfig | LanguageConfig:
         ValueError: see ``resolved``.
     """
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolved(compose("config", [*overrides]))
+        return resolved(compose("config", with_signs(overrides)))
+
+
+def key_of(word: str) -> str:
+    """``algo.kl`` of ``++algo.kl=k3``."""
+    return word.lstrip("+~").partition("=")[0]
+
+
+def with_signs(words: Iterable[str]) -> list[str]:
+    """The words of a command line, those for settings of algorithms as Hydra wants them:
+    ``algo.kl_coef=0.1`` becomes ``++algo.kl_coef=0.1``. The files in ``conf/algo`` leave options at
+    their defaults, and in a sweep not every algorithm has every setting."""
+    words = list(words)
+    if not any(word.startswith("algo.") for word in words):
+        return words
+    names = {each.name for each in fields(Settings)}
+    for folder in config_folders():
+        for file in (folder / "algo").rglob("*.yaml"):
+            names |= {str(key) for key in OmegaConf.load(file)}
+    options = tuple(f"algo.{name}=" for name in names)
+    return [f"++{word}" if word.startswith(options) else word for word in words]
 
 
 def resolved(config: DictConfig) -> GymConfig | ControlConfig | LanguageConfig:

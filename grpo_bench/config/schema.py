@@ -259,7 +259,12 @@ class RunConfig:
     @property
     def name(self) -> str:
         """A short name: environment, algorithm and seed."""
-        return f"{self.env.name} {self.algo.name} seed={self.seed}"
+        return self.name_with("")
+
+    def name_with(self, differs: str) -> str:
+        """The same with the settings that tell it from other runs of this algorithm."""
+        algo = f"{self.algo.name} ({differs})" if differs else self.algo.name
+        return f"{self.env.name} {algo} seed={self.seed}"
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """The same with other values, by dotted key, checked like all others."""

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -17,7 +17,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grpo_bench.config.resolve import CONF, config_folders
+from grpo_bench.config.resolve import CONF, config_folders, key_of, with_signs
 from grpo_bench.grpo.settings import Settings
 from grpo_bench.runs.hydra_setup import register
 
@@ -48,6 +48,8 @@ def program(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
             words = [word for word in sys.argv[1:] if "=" in word or word.startswith("~")]
             try:
                 check_once(words)
+                if config_name in ("config", "plan"):  # those of a run
+                    sys.argv[1:] = with_signs(sys.argv[1:])
                 configured()
             except (HydraException, OmegaConfBaseException) as error:
                 raise SystemExit(explained(error, words, config_name)) from None
@@ -67,11 +69,6 @@ def check_once(words: Sequence[str]) -> None:
         if key in seen and not word.startswith("-"):
             raise SystemExit(f"{seen[key]} {word}: {key} is given twice, expected one value")
         seen[key] = word
-
-
-def key_of(word: str) -> str:
-    """``algo.kl`` of ``++algo.kl=k3``."""
-    return word.lstrip("+~").partition("=")[0]
 
 
 def explained(error: Exception, words: Sequence[str], config_name: str) -> str:
@@ -114,15 +111,15 @@ def unknown_key(word: str, words: Sequence[str], config_name: str) -> str:
     key = key_of(word)
     sign = word[: len(word) - len(word.lstrip("+~"))]
     value = word[len(sign) + len(key) :]
-    names = {**keys_of(config_name, words)}
+    names = keys_of(config_name, words)
     if config_name == "tune" and key in keys_of("config", ()):
         return f"{word}: the trials have this key, expected overrides=[{word}]"
     if key in names:
         return f"{word}: not in the configuration, expected +{word}"
-    close = closest(key, list(names))
+    close = closest(key, names)
     if close is None:
         return f"{word}: unknown key, --help lists all keys"
-    return f"{word}: unknown key, did you mean {sign or names[close]}{close}{value}?"
+    return f"{word}: unknown key, did you mean {sign}{close}{value}?"
 
 
 def closest(key: str, names: Sequence[str]) -> str | None:
@@ -137,9 +134,8 @@ def closest(key: str, names: Sequence[str]) -> str | None:
     return None
 
 
-def keys_of(config_name: str, words: Sequence[str]) -> Mapping[str, str]:
-    """The keys of a program with the sign each needs on the command line: none, or + for an option
-    of GRPO that its file leaves at the default."""
+def keys_of(config_name: str, words: Sequence[str]) -> list[str]:
+    """The keys of a program, and GRPO's options that its file leaves at their defaults."""
     groups = {path.name for path in CONF.iterdir() if path.is_dir()}
     chosen = [word for word in words if key_of(word) in groups and "," not in word]
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -147,10 +143,10 @@ def keys_of(config_name: str, words: Sequence[str]) -> Mapping[str, str]:
             config = compose(config_name, chosen)
         except HydraException:
             config = compose(config_name)
-    names = dict.fromkeys(dotted(OmegaConf.to_container(config)), "")
+    names = list(dotted(OmegaConf.to_container(config)))
     if config.get("algo", {}).get("kind") == "grpo":
-        names = {f"algo.{each.name}": "+" for each in fields(Settings)} | names
-    return names
+        names += [f"algo.{each.name}" for each in fields(Settings)]
+    return list(dict.fromkeys(names))
 
 
 def dotted(group: Any, path: str = "") -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +34,7 @@ from grpo_envs.task import Task
 if TYPE_CHECKING:
     from grpo_bench.lm.parallel import World
 
+UNEXPECTED = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 # Called with the stage, the share of it that is done, and the latest success rate.
 Progress = Callable[[str, float, float], None]
 Weights = dict[str, dict[str, torch.Tensor]]  # state dicts, as ``load_actor`` takes them
@@ -133,7 +135,10 @@ def check(config: RunConfig) -> None:
         if config.env.warmup is not None:
             check_warmup(task_of(config.env), config.env)
     except (AssertionError, MemoryError, TypeError, ValueError, gym.error.Error) as error:
-        raise ValueError(f"{who}: {error or type(error).__name__}") from error
+        said = str(error) or type(error).__name__
+        if (found := UNEXPECTED.search(said)) and found[2] in config.algo.options:
+            said = f"{found[1]} has no setting algo.{found[2]}"
+        raise ValueError(f"{who}: {said}") from error
 
 
 def check_installed(config: RunConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
@@ -11,7 +12,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from grpo_bench.config import resolved
-from grpo_bench.config.resolve import print_tuned, tuned_file
+from grpo_bench.config.resolve import key_of, print_tuned, tuned_file
+from grpo_bench.grpo.settings import Settings
 from grpo_bench.lm.torchrun import n_processes
 
 
@@ -38,7 +40,7 @@ class ProcessLauncher(Launcher):
         from grpo_bench.runs.sweep import run_all
 
         try:
-            composed = [self._compose(overrides) for overrides in job_overrides]
+            composed = [self._compose(words) for words in self._taken(job_overrides)]
             configs = [config for config, _ in composed]
             print_tuned(tuned for _, tuned in composed)
             outcomes = run_all([resolved(config) for config in configs], self.n_jobs)
@@ -55,9 +57,33 @@ class ProcessLauncher(Launcher):
             returns.append(job)
         return returns
 
+    def _taken(self, job_overrides: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The words of each run without swept settings that its algorithm does not have, so that
+        ``algo=grpo,ppo algo.group_size=2,4`` has one PPO. Each must be one of some algorithm."""
+        values: dict[str, set[str]] = {}
+        for words in job_overrides:
+            for word in words:
+                values.setdefault(key_of(word), set()).add(word)
+        swept = {key for key, of in values.items() if len(of) > 1 and key.startswith("algo.")}
+        if not swept:
+            return [list(words) for words in job_overrides]
+        lacking = []
+        for words in job_overrides:
+            algo = self._load([word for word in words if key_of(word) not in swept])["algo"]
+            own = (each.name for each in fields(Settings)) if algo["kind"] == "grpo" else ()
+            known = {f"algo.{name}" for name in (*algo, *own)}
+            lacking.append(set() if algo["kind"] == "class" else swept - known)
+        nowhere = set.intersection(*lacking)
+        return [
+            [word for word in words if key_of(word) not in lacks - nowhere]
+            for words, lacks in zip(job_overrides, lacking, strict=True)
+        ]
+
+    def _load(self, words: Sequence[str]) -> DictConfig:
+        return self.hydra_context.config_loader.load_sweep_config(self.config, list(words))
+
     def _compose(self, overrides: Sequence[str]) -> tuple[DictConfig, Path | None]:
-        loader = self.hydra_context.config_loader
-        config = loader.load_sweep_config(self.config, list(overrides))
+        config = self._load(overrides)
         tuned = tuned_file(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
@@ -34,9 +34,6 @@ from grpo_bench.training.evaluation import evaluate
 from grpo_bench.training.networks import policy_kwargs
 from grpo_bench.training.recorder import Evaluation
 from grpo_envs.task import Task
-
-if TYPE_CHECKING:
-    pass
 
 
 def make_model(config: GymConfig | ControlConfig, device: str) -> BaseAlgorithm:

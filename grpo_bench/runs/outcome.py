@@ -19,6 +19,7 @@ class Outcome:
 
     folder: Path
     config: RunConfig
+    name: str  # of the run, in a sweep with the settings that tell it from the others
     status: str
     reason: str  # in one line; "" if it is ok
     score: float  # success on the split of its budget at the end; NaN if there is none
@@ -29,9 +30,9 @@ class Outcome:
 
     def line(self) -> str:
         """One line about it."""
-        name = self.config.name
         if self.status != "ok":
-            return f"{name}: {self.status}{self.reason and f' ({self.reason})'}, see {self.folder}"
+            reason = self.reason and f" ({self.reason})"
+            return f"{self.name}: {self.status}{reason}, see {self.folder}"
         n = len(self.findings)
         found = f", {n} finding{'s' * (n > 1)}: {', '.join(self.findings)}" if n else ""
         if isinstance(self.config, LanguageConfig):
@@ -42,10 +43,10 @@ class Outcome:
         if isinstance(self.config, ControlConfig):
             reached = f"mean return {self.reward:.4g}"
         split = self.config.budget.split
-        return f"{name}: {reached} on {split}, {self.seconds:.1f} s of training, {rate}{found}"
+        return f"{self.name}: {reached} on {split}, {self.seconds:.1f} s of training, {rate}{found}"
 
 
-def outcome(folder: Path, config: RunConfig) -> Outcome:
+def outcome(folder: Path, config: RunConfig, name: str) -> Outcome:
     """Read how a run ended, or that it has not.
 
     Raises:
@@ -70,4 +71,5 @@ def outcome(folder: Path, config: RunConfig) -> Outcome:
     score, reward = (last.get(f"{judged}/{of}", math.nan) for of in ("success", "reward"))
     speed = last.get("time/transitions_per_second", math.nan)
     findings = [text.partition(":")[0] for text in manifest.extra.get("findings", [])]
-    return Outcome(folder, config, status, reason, score, reward, sum(seconds), speed, findings)
+    trained, of = sum(seconds), (folder, config, name)
+    return Outcome(*of, status, reason, score, reward, trained, speed, findings)

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -24,6 +24,7 @@ from rich.progress import TaskID
 from grpo_bench.config import RunConfig
 from grpo_bench.meter.memory import map_pages_of
 from grpo_bench.records import Holder, holder, plan, read_manifest, settle
+from grpo_bench.records.labels import labels
 from grpo_bench.runs.console import SIGN_OF_LIFE, as_status, make_bars
 from grpo_bench.runs.outcome import Outcome, outcome
 
@@ -61,11 +62,21 @@ class Job:
     """The work of one process: a run, or without a folder the warm-up of a configuration."""
 
     config: RunConfig
+    name: str
     folder: Path | None = None  # of the run's record
 
-    def name(self) -> str:
-        """A short name."""
-        return self.config.env.name if self.folder is None else self.config.name
+
+def run_names(runs: Mapping[Path, RunConfig]) -> dict[Path, str]:
+    """A short name of each run: environment, algorithm, seed, and the settings in which it differs
+    from other runs of this algorithm on this environment."""
+    alike: dict[tuple[str, ...], dict[Path, dict[str, Any]]] = {}
+    for folder, config in runs.items():
+        of = (config.env.name, config.budget.name, config.algo.name)
+        alike.setdefault(of, {})[folder] = config.plain
+    differs = {
+        folder: text for several in alike.values() for folder, text in labels(several).items()
+    }
+    return {folder: config.name_with(differs[folder]) for folder, config in runs.items()}
 
 
 def child(job: Job, pipe: Connection, concurrency: int) -> None:
@@ -130,7 +141,7 @@ class Sweep:
         self.console, self.context, self.n_jobs = console, context, n_jobs
         self.queue: deque[Job] = deque()
         self.running: list[Running] = []
-        self.elsewhere: dict[Path, tuple[RunConfig, TaskID]] = {}  # another process executes it
+        self.elsewhere: dict[Path, tuple[Job, TaskID]] = {}  # another process executes it
         self.ended: dict[Path, Outcome] = {}
         self.n_runs = 0
         self.last_line = time.monotonic()
@@ -163,8 +174,9 @@ class Sweep:
         """
         self.n_runs = len(runs)
         total = self.bars.add_task(f"{self.n_runs} runs", total=self.n_runs, status="")
-        self.queue.extend(Job(config) for config in warmups)
-        self.queue.extend(Job(config, folder) for folder, config in runs.items())
+        names = run_names(runs)
+        self.queue.extend(Job(config, config.env.name) for config in warmups)
+        self.queue.extend(Job(config, names[folder], folder) for folder, config in runs.items())
         while len(self.ended) < self.n_runs:
             while self.queue and len(self.running) < self.n_jobs:
                 self._begin(self.queue.popleft())
@@ -177,24 +189,24 @@ class Sweep:
         """Start a process for a warm-up, or for a run that is neither ok nor going on elsewhere."""
         if job.folder is not None:
             if read_manifest(job.folder).status == "ok":
-                return self._report(outcome(job.folder, job.config), "already done: ")
+                return self._report(outcome(job.folder, job.config, job.name), "already done: ")
             if (other := holder(job.folder)) is not None:
-                return self._await(job.folder, job.config, other)
+                return self._await(job, job.folder, other)
         receiver, sender = self.context.Pipe(duplex=False)
         arguments = (job, sender, self.n_jobs)
         process = self.context.Process(target=child, args=arguments, daemon=True)
-        bar = self.bars.add_task(f"  {job.name()}", total=1.0, status="starts")
+        bar = self.bars.add_task(f"  {job.name}", total=1.0, status="starts")
         run = Running(job, process, receiver, bar)
         process.start()
         self.running.append(run)
         sender.close()
 
-    def _await(self, folder: Path, config: RunConfig, other: Holder) -> None:
+    def _await(self, job: Job, folder: Path, other: Holder) -> None:
         """Wait for the process that executes the run."""
-        bar = self.bars.add_task(f"  {config.name}", total=None, status="runs elsewhere")
-        self.elsewhere[folder] = config, bar
+        bar = self.bars.add_task(f"  {job.name}", total=None, status="runs elsewhere")
+        self.elsewhere[folder] = job, bar
         self._print(
-            f"{config.name}: process {other} is executing it, waiting (if that process is "
+            f"{job.name}: process {other} is executing it, waiting (if that process is "
             f"gone, delete {folder})"
         )
 
@@ -228,15 +240,15 @@ class Sweep:
 
     def _look(self, folder: Path) -> None:
         """Check on a run that another process executes."""
-        config, bar = self.elsewhere[folder]
+        job, bar = self.elsewhere[folder]
         if (folder / "manifest.json").exists() and holder(folder) is not None:
             return
         del self.elsewhere[folder]
         self.bars.remove_task(bar)
-        plan(Path(config.results), config.plain)  # again, if it was deleted
-        ended = outcome(folder, config)
+        plan(Path(job.config.results), job.config.plain)  # again, if it was deleted
+        ended = outcome(folder, job.config, job.name)
         if ended.status in ("planned", "running", "killed"):
-            self.queue.appendleft(Job(config, folder))
+            self.queue.appendleft(job)
         else:
             self._report(ended, "done elsewhere: ")
 
@@ -245,15 +257,15 @@ class Sweep:
         self._receive(run)
         self.running.remove(run)
         self.bars.remove_task(run.bar)
-        config, folder = run.job.config, run.job.folder
+        job, folder = run.job, run.job.folder
         if folder is None:
             return
         other = holder(folder)
         if other is not None:  # it claimed the run first
-            return self._await(folder, config, other)
+            return self._await(job, folder, other)
         with suppress(OSError):  # a full disk: the line is printed anyway
             settle(folder, "timeout" if run.late else "killed", run.why())
-        ended = outcome(folder, config)
+        ended = outcome(folder, job.config, job.name)
         if ended.status in ("planned", "running"):
             ended = changed(ended, status="failed", reason=run.why())
         self._report(ended, "")

@@ -44,7 +44,7 @@ def test_findings_are_in_the_record_of_a_run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DoctorWarning)
         folder = execute(chosen)
-    manifest, line = read_manifest(folder), outcome(folder, chosen).line()
+    manifest, line = read_manifest(folder), outcome(folder, chosen, chosen.name).line()
     assert manifest.status == "ok"
     if n:
         (text,) = manifest.extra["findings"]

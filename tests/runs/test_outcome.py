@@ -45,7 +45,7 @@ def test_a_run_that_is_ok_tells_its_findings(
     run = started(tmp_path)
     run.extra |= extra
     run.finish()
-    assert outcome(run.folder, CONFIG).line() == LINE + told
+    assert outcome(run.folder, CONFIG, CONFIG.name).line() == LINE + told
 
 
 def test_a_language_model_tells_tokens_and_all_of_its_training(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_language_model_tells_tokens_and_all_of_its_training(tmp_path: Path) -
     last |= {"eval/validation/success": 0.5, "time/transitions_per_second": 1234.0}
     run.log(2048, 16, 4.5, 1, last)
     run.finish()
-    assert outcome(run.folder, chosen).line() == (
+    assert outcome(run.folder, chosen, chosen.name).line() == (
         "arithmetic_text grpo seed=7: 0.500 right on validation, 4.5 s of training, 1,234 tokens/s"
     )
 
@@ -67,12 +67,12 @@ def test_a_run_that_failed_tells_why(tmp_path: Path) -> None:
     run = started(tmp_path)
     run.extra["findings"] = ["ratio: 1.2"]
     run.finish("nan", "Traceback\nFloatingPointError: loss is nan\n\n")
-    line = outcome(run.folder, CONFIG).line()
+    line = outcome(run.folder, CONFIG, CONFIG.name).line()
     assert line == f"vlm grpo seed=7: nan (FloatingPointError: loss is nan), see {run.folder}"
 
 
 def test_a_run_that_goes_on_tells_where(tmp_path: Path) -> None:
     run = started(tmp_path)
-    ended = outcome(run.folder, CONFIG)
+    ended = outcome(run.folder, CONFIG, CONFIG.name)
     assert ended.status == "running"
     assert ended.line().startswith("vlm grpo seed=7: running (in process ")

@@ -167,7 +167,7 @@ def test_a_run_and_its_record(tmp_path: Path) -> None:
     before = (folder / "manifest.json").read_bytes()
     assert execute(settings) == folder
     assert (folder / "manifest.json").read_bytes() == before
-    assert outcome(folder, settings).score == metrics["eval/validation/success"]
+    assert outcome(folder, settings, settings.name).score == metrics["eval/validation/success"]
 
 
 @pytest.mark.parametrize("algo", ["grpo", "grpo_paper", "ppo_shared"])

@@ -420,7 +420,7 @@ def test_a_run_whose_sweep_is_gone_ends(tmp_path: Path) -> None:
     receiver, sender = multiprocessing.Pipe(duplex=False)
     receiver.close()
     process = multiprocessing.get_context("fork").Process(
-        target=child, args=(Job(settings, folder), sender, 1), daemon=True
+        target=child, args=(Job(settings, settings.name, folder), sender, 1), daemon=True
     )
     process.start()
     process.join(60)

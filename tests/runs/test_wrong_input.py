@@ -80,10 +80,14 @@ def test_it_is_named_and_nothing_is_written(
             "algo.clip_rnage=0.3: unknown key, did you mean algo.clip_range=0.3?",
         ),
         (
-            "run algo.clip_dual=3",
-            "algo.clip_dual=3: not in the configuration, expected +algo.clip_dual=3",
+            "run algo=ppo algo.vf_ceof=1",
+            "algo.vf_ceof=1: unknown key, did you mean algo.vf_coef=1?",
         ),
-        ("run algo.clip_daul=3", "algo.clip_daul=3: unknown key, did you mean +algo.clip_dual=3?"),
+        (
+            "run algo=ppo critic=shared",
+            "critic=shared: unknown key, did you mean algo.critic=shared?",
+        ),
+        ("run algo.clip_daul=3", "algo.clip_daul=3: unknown key, did you mean algo.clip_dual=3?"),
         ("run colour=blue", "colour=blue: unknown key, --help lists all keys"),
         ("run +seed=1", "seed has a value already: expected seed=value, or ++seed=value"),
         ("run seed=1 seed=2", "seed=1 seed=2: seed is given twice, expected one value"),

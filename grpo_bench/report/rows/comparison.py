@@ -16,17 +16,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grpo_bench.records import TRAINING, VOLATILE
+from grpo_bench.records import TRAINING
+from grpo_bench.records.labels import ABSENT, flat, labels
 from grpo_bench.records.load import RunSummaries
 
 FAMILIES = ("grpo", "ppo")  # in the order of their rows
 CRITICS = ("separate", "shared", "lora")  # the same
-ABSENT = object()  # as a setting: what a variant does not have
 COMPONENTS = ("policy", "critic", "reference", "gradient", "optimizer", "rollout")
 STATIC = [f"memory/{part}_bytes" for part in COMPONENTS[:-1]]  # what is there whatever the batch
 MACHINE = ["processor", "cores", "accelerator", "threads"]
-# Of a language model, what tells variants apart; other settings of it are told where these do not.
-MODEL, RANK = "model.name", "model.lora.rank"
 
 
 @dataclass(frozen=True)
@@ -97,12 +95,12 @@ def group_runs(results: RunSummaries, reference: str) -> list[Group]:
     groups = []
     for (env, budget, algo), runs in results.runs.groupby(["env", "budget", "algo"]):
         readable = runs[runs["problem"] == ""]
-        labels = _labels(dict(zip(readable["variant"], readable["config"], strict=True)))
+        label_of = labels(dict(zip(readable["variant"], readable["config"], strict=True)))
         variant_of = runs["variant"]
-        if len(labels) == 1:  # then a record that cannot be read can only belong there
-            variant_of = variant_of.replace("", next(iter(labels)))
+        if len(label_of) == 1:  # then a record that cannot be read can only belong there
+            variant_of = variant_of.replace("", next(iter(label_of)))
         for variant, rows in runs.groupby(variant_of):
-            differs = labels.get(variant, "settings not readable")
+            differs = label_of.get(variant, "settings not readable")
             label = f"{algo} ({differs})" if differs else str(algo)
             _, setting = min(zip(rows["problem"], rows["setting"], strict=True))  # a readable one's
             ok = values.loc[rows.loc[rows["status"] == "ok", "run"]]
@@ -124,13 +122,13 @@ def rival(group: Group, references: Sequence[Group]) -> Group | None:
     sweep of clip ranges compares each with PPO at that clip range."""
     if len(references) < 2:
         return references[0] if references else None
-    flat = [_flat(one.config) for one in references]
-    mine = _flat(group.config)
-    differing = {key for one in flat for key in one if len({repr(o.get(key)) for o in flat}) > 1}
+    theirs = [flat(one.config) for one in references]
+    mine = flat(group.config)
+    differing = {key for s in theirs for key in s if len({repr(o.get(key)) for o in theirs}) > 1}
     shared = [key for key in differing if key in mine]
     alike = [
         one
-        for one, settings in zip(references, flat, strict=True)
+        for one, settings in zip(references, theirs, strict=True)
         if shared and all(settings.get(key, ABSENT) == mine[key] for key in shared)
     ]
     return alike[0] if len(alike) == 1 else None
@@ -175,56 +173,6 @@ def final_values(results: RunSummaries) -> pd.DataFrame:
         sums["critic_share"] = summaries["time/critic_seconds"] / training
         sums["bound"] = 1 / (1 - sums["critic_share"])
     return ok[["seed"]].assign(machine=machines).join(summaries.assign(**sums))
-
-
-def _labels(configs: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """For each variant its settings that the others do not share, without what it does not have:
-    "" where there is nothing to tell."""
-    flat = {variant: _flat(config) for variant, config in configs.items()}
-    keys = sorted({key for settings in flat.values() for key in settings})
-    differing = [k for k in keys if len({repr(s.get(k, ABSENT)) for s in flat.values()}) > 1]
-    told = _without_what_follows(differing, list(flat.values()))
-    return {
-        variant: ", ".join(_setting(key, s[key]) for key in told if key in s)
-        for variant, s in flat.items()
-    }
-
-
-def _without_what_follows(differing: list[str], variants: list[dict[str, Any]]) -> list[str]:
-    """The differing settings, a language model's name and rank first, without those others of it
-    that are the same wherever these two are."""
-    first = [key for key in (MODEL, RANK) if key in differing]
-
-    def follows(key: str) -> bool:
-        values: dict[str, set[str]] = {}
-        for settings in variants:
-            names = repr([settings.get(name, ABSENT) for name in first])
-            values.setdefault(names, set()).add(repr(settings.get(key, ABSENT)))
-        return key.startswith("model.") and all(len(found) == 1 for found in values.values())
-
-    return first + [key for key in differing if key not in first and not follows(key)]
-
-
-def _setting(key: str, value: Any) -> str:
-    """A setting in a label."""
-    if key == MODEL:
-        return str(value)
-    if key == RANK:
-        return f"LoRA {value}" if value else "full"
-    return f"{key.removeprefix('algo.')}={value}"
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as ``group.key``, without what does not make a variant."""
-    settings: dict[str, Any] = {}
-    for key, value in config.items():
-        if not prefix and key in (*VOLATILE, "seed"):
-            continue
-        if isinstance(value, dict):
-            settings |= _flat(value, f"{prefix}{key}.")
-        else:
-            settings[f"{prefix}{key}"] = value
-    return settings
 
 
 def _order(group: Group) -> tuple[Any, ...]:
