@@ -1,8 +1,11 @@
-"""Gradient clipping."""
+"""The norm of a gradient: clipped, checked, and seen where another library clips."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,3 +26,39 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
+
+
+def check_gradient(norm: Tensor, step: int) -> None:
+    """Before an optimiser step, so that the weights are still those of the last good one.
+
+    Args:
+        norm: of the gradient, ().
+        step: its number, from 1.
+
+    Raises:
+        FloatingPointError: the norm is not finite.
+    """
+    if not math.isfinite(value := norm.item()):
+        raise FloatingPointError(
+            f"the gradient norm of step {step} is {value}; the weights are those before this step. "
+            "Take a lower learning_rate or kl_coef, or a smaller max_grad_norm"
+        )
+
+
+@contextmanager
+def norms_seen(see: Callable[[Tensor], None]) -> Iterator[None]:
+    """Call ``see`` with the norm, (), before each call of ``torch.nn.utils.clip_grad_norm_``
+    shortens the gradient. SB3's algorithms clip with it and keep no norm; computing it a second
+    time would slow them down in a comparison of speed."""
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def clip_and_see(*args: Any, **kwargs: Any) -> Tensor:
+        norm = clip(*args, **kwargs)
+        see(norm)
+        return norm
+
+    torch.nn.utils.clip_grad_norm_ = clip_and_see
+    try:
+        yield
+    finally:
+        torch.nn.utils.clip_grad_norm_ = clip

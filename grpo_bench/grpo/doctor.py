@@ -91,18 +91,24 @@ class Doctor:
                 "where. If chance is part of the task, ignore this",
             )
 
-    def examine_pace(self, gradient_steps: int, transitions: int, approx_kl: float) -> None:
+    def examine_pace(
+        self,
+        gradient_steps: int,
+        transitions: int,
+        approx_kl: float,
+        remedy: str = "lower n_problems or batch_size, or raise n_epochs",
+    ) -> None:
         """After each update: is training starved of gradient steps?
 
         Args:
             approx_kl: of the update; the largest so far tells a collapse from a lack of spread.
+            remedy: by the algorithm's own keywords.
         """
         self.largest_kl = max(self.largest_kl, approx_kl)
         if transitions >= ENOUGH and transitions > STARVED * gradient_steps:
             self.report(
                 "starved",
-                f"{gradient_steps:,} gradient steps in {transitions:,} transitions: lower "
-                "n_problems or batch_size, or raise n_epochs",
+                f"{gradient_steps:,} gradient steps in {transitions:,} transitions: {remedy}",
             )
 
     def examine_advantages(self, advantages: Tensor, success_rate: float) -> None:

@@ -6,7 +6,6 @@ in the source of the advantages: the other completions of the group, or a critic
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from grpo_bench.config.schema import TextEnvConfig
+from grpo_bench.fast.gradients import check_gradient
 from grpo_bench.grpo.doctor import Doctor
 from grpo_bench.grpo.kl import sample_term
 from grpo_bench.grpo.loss import ValueLoss, step_loss, value_loss
@@ -163,7 +163,7 @@ class Trainer:
             Metrics, with the names of the Gym track.
 
         Raises:
-            FloatingPointError: the loss is not finite; the weights are lost.
+            FloatingPointError: a gradient is not finite; the weights are those before its step.
         """
         self._set_learning_rate(remaining * self.settings.learning_rate)
         log = StepLog()
@@ -173,11 +173,6 @@ class Trainer:
             for groups in self._minibatches(len(rollout.prompts)):
                 self._step(rollout, signal, groups, log)
         metrics = log.means(self.world)
-        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
-            raise FloatingPointError(
-                f"loss {metrics['train/loss']}, gradient norm {metrics['train/grad_norm']} after "
-                f"{self.gradient_steps} steps: the weights are lost; take a lower learning_rate"
-            )
         played = [played_by_all(part, self.world) for part in (rollout, *rollout.replaced)]
         spread = {f"rollout/{name}": value for name, value in spread_metrics(played).items()}
         return {**rollout_metrics(played[0]), **spread, **metrics}
@@ -205,6 +200,7 @@ class Trainer:
         with self.phases("update"):
             self.world.sum_gradients(self.parameters)
             norm = self.world.clip_gradients(self.parameters, self.settings.max_grad_norm)
+            check_gradient(norm, self.gradient_steps + 1)
             log.add_step(norm)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -212,7 +208,8 @@ class Trainer:
             with self.phases("critic"):
                 weights_of_critic = self.critic.parameters()
                 self.world.sum_gradients(weights_of_critic)
-                self.world.clip_gradients(weights_of_critic, self.settings.max_grad_norm)
+                norm = self.world.clip_gradients(weights_of_critic, self.settings.max_grad_norm)
+                check_gradient(norm, self.gradient_steps + 1)
                 self.critic_optimizer.step()
                 self.critic_optimizer.zero_grad(set_to_none=True)
         self.gradient_steps += 1

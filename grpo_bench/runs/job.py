@@ -16,7 +16,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import get_device
 
 from grpo_bench.config import ControlConfig, GymConfig, LanguageConfig, RunConfig
-from grpo_bench.grpo.algorithm import GRPO
+from grpo_bench.fast.gradients import norms_seen
 from grpo_bench.grpo.seeds import integer_seed
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import reset_peak
@@ -90,10 +90,11 @@ def execute(config: RunConfig, progress: Progress = ignore_progress, concurrency
             lambda share, success: progress("training", share, success),
         )
         try:
-            model.learn(config.budget.transitions, callback=recorder, log_interval=1)
+            with norms_seen(recorder.see_norm):
+                model.learn(config.budget.transitions, callback=recorder, log_interval=1)
         finally:
-            if isinstance(model, GRPO) and model.doctor.findings:
-                run.extra["findings"] = list(model.doctor.findings.values())
+            if recorder.findings:
+                run.extra["findings"] = recorder.findings
         recorder.finish(extra)
         assert model.env is not None
         model.env.close()

@@ -14,6 +14,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 
 from grpo_bench.config.schema import BudgetConfig
+from grpo_bench.fast.gradients import check_gradient
+from grpo_bench.grpo.algorithm import GRPO
 from grpo_bench.meter.clock import Phases
 from grpo_bench.meter.memory import (
     gradient_bytes,
@@ -26,6 +28,7 @@ from grpo_bench.meter.memory import (
 from grpo_bench.meter.schedule import is_due
 from grpo_bench.records import Run
 from grpo_bench.training.baselines import critic_modules
+from grpo_bench.training.checkup import Checkup
 from grpo_envs.task import Split
 
 # Called with the share of the budget that is spent, and the latest success rate.
@@ -67,6 +70,8 @@ class Recorder(BaseCallback):
         self.rollout_bytes = 0
         self.start_bytes = 0
         self.peak_before = 0
+        self.norms: list[torch.Tensor] = []  # of the gradients of an update
+        self.checkup: Checkup | None = None  # of an algorithm without a doctor of its own
         self._phase = ExitStack()
 
     # -- SB3's hooks, in the order of a run -------------------------------------------------------
@@ -75,6 +80,8 @@ class Recorder(BaseCallback):
         self.model.set_logger(Logger(folder=None, output_formats=[RecordWriter(self)]))
         for optimizer in optimizers(self.model):
             optimizer.register_step_post_hook(self._count_step)
+        if not isinstance(self.model, GRPO):
+            self.checkup = Checkup(self.model)
 
     def _on_training_start(self) -> None:
         self.evaluate(self.split)
@@ -109,6 +116,9 @@ class Recorder(BaseCallback):
 
     def _log_update(self) -> None:
         """Log an update now: SB3 does so after the next rollout only, so never for the last one."""
+        if self.norms:
+            self.model.logger.record("train/grad_norm", torch.stack(self.norms).mean().item())
+            self.norms.clear()
         self.model.logger.dump(self.model.num_timesteps)
 
     # -- what they write --------------------------------------------------------------------------
@@ -148,12 +158,25 @@ class Recorder(BaseCallback):
         self.log({**memory, **seconds, "time/transitions_per_second": speed, **extra})
 
     @property
+    def findings(self) -> list[str]:
+        """Of the doctor, so far."""
+        doctor = self.model.doctor if isinstance(self.model, GRPO) else None
+        if self.checkup is not None:
+            doctor = self.checkup.doctor
+        return [] if doctor is None else list(doctor.findings.values())
+
+    @property
     def train_seconds(self) -> float:
         """Seconds of training so far: rollouts and updates, nothing else."""
         return sum(self.phases.seconds.get(name, 0.0) for name in ("rollout", "update"))
 
     def _count_step(self, *_: Any) -> None:
         self.gradient_steps += 1
+
+    def see_norm(self, norm: torch.Tensor) -> None:
+        """The norm of a gradient, (), before its step."""
+        check_gradient(norm, self.gradient_steps + 1)
+        self.norms.append(norm)
 
 
 class RecordWriter(KVWriter):
@@ -172,6 +195,8 @@ class RecordWriter(KVWriter):
         if any(name.startswith("train/") and name != "train/explained_variance" for name in bad):
             raise FloatingPointError(f"{bad} not finite after {step} transitions")
         self.recorder.log({name: metrics[name] for name in metrics if name not in bad})
+        if self.recorder.checkup is not None and "train/n_updates" in metrics:
+            self.recorder.checkup.examine(metrics, self.recorder.gradient_steps)
 
     def close(self) -> None:
         pass

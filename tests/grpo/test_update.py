@@ -302,15 +302,15 @@ def test_returns_earned_in_another_order_are_equal():
     assert (advantages == 0).all() and advantages.dtype == rollout.old_logp.dtype
 
 
-def test_an_update_that_loses_the_weights_says_so():
+def test_a_gradient_that_is_not_finite_is_seen_before_its_step():
     model = model_at("ragged")
     collected(model)
-    with torch.no_grad():
-        model.policy.action_net.bias += math.nan
-    with pytest.raises(
-        FloatingPointError, match=r"gradient norm nan after 1 steps: .*learning_rate"
-    ):
+    model.policy.action_net.bias.register_hook(lambda gradient: gradient * math.nan)
+    before = parameters(model)
+    message = r"the gradient norm of step 1 is nan; the weights .*learning_rate"
+    with pytest.raises(FloatingPointError, match=message):
         model.train()
+    assert torch.equal(before, parameters(model))
 
 
 def test_the_upper_bound_is_logged_where_it_differs():
