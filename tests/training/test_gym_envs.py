@@ -132,8 +132,8 @@ def test_algorithms_run_on_cartpole(tmp_path, algo):
     assert list(results.runs["status"]) == ["ok"]
     metrics = results.metrics.groupby("metric")["value"].last()
     returns = metrics["eval/test/reward"]
-    assert metrics["eval/test/success"] == pytest.approx((returns - 22.9) / (500 - 22.9))
-    assert (metrics["task/random_score"], metrics["task/oracle_score"]) == (22.9, 500)
+    assert metrics["eval/test/success"] == pytest.approx((returns - 22.7) / (500 - 22.7))
+    assert (metrics["task/random_score"], metrics["task/oracle_score"]) == (22.7, 500)
     assert metrics["rollout/ep_rew_mean"] > 0 and metrics["time/transitions_per_second"] > 0
     assert ("memory/critic_bytes" in metrics) == (not algo.startswith("grpo"))
     rows = pd.read_parquet(folder / "eval.parquet").query("split == 'test'")
