@@ -172,9 +172,11 @@ class ReturnsConfig:
 
 @dataclass(frozen=True)
 class EpisodesConfig:
-    """How many episodes an evaluation plays."""
+    """How many episodes an evaluation plays, with the most likely actions (``greedy``) or with
+    sampled ones."""
 
     episodes: Count
+    greedy: Flag
 
 
 @dataclass(frozen=True, kw_only=True)

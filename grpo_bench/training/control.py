@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -118,7 +119,8 @@ def evaluation_seeds(split: Split, n: int) -> list[int]:
 
 
 def evaluate(model: BaseAlgorithm, env: ControlEnvConfig, split: Split) -> dict[str, np.ndarray]:
-    """Greedy episodes from the seeds of a split.
+    """Episodes from the seeds of a split. Sampled actions are the same in each evaluation of a
+    policy, and training samples as if there had been none.
 
     Returns:
         Columns ``problem_id`` (the seed), ``reward`` (the return), ``success`` and ``length``, each
@@ -142,18 +144,20 @@ def evaluate(model: BaseAlgorithm, env: ControlEnvConfig, split: Split) -> dict[
 
     for i in range(len(envs)):
         begin(i)
-    while playing:
-        slots = sorted(playing)
-        seen = stacked([observations[i] for i in slots])
-        if normalize is not None:
-            seen = normalize.normalize_obs(seen)
-        actions, _ = model.predict(seen, deterministic=True)
-        for i, action in zip(slots, actions, strict=True):
-            observations[i], _, terminated, truncated, info = envs[i].step(action)
-            if terminated or truncated:
-                episode, solved = info["episode"], float(info.get("is_success", math.nan))
-                rows[playing[i]] = episode["r"], solved, episode["l"]
-                begin(i)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        while playing:
+            slots = sorted(playing)
+            seen = stacked([observations[i] for i in slots])
+            if normalize is not None:
+                seen = normalize.normalize_obs(seen)
+            actions, _ = model.predict(seen, deterministic=env.evaluation.greedy)
+            for i, action in zip(slots, actions, strict=True):
+                observations[i], _, terminated, truncated, info = envs[i].step(action)
+                if terminated or truncated:
+                    episode, solved = info["episode"], float(info.get("is_success", math.nan))
+                    rows[playing[i]] = episode["r"], solved, episode["l"]
+                    begin(i)
     for each in envs:
         each.close()
     returns, success, length = (

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 from support.configs import CONTROL
@@ -154,6 +155,20 @@ def test_an_evaluation_by_hand(tmp_path):
     assert evaluate(Always(0), told, "test")["success"].tolist() == [0.0] * 3
     turned = config(tmp_path, *CORRIDOR, f"env.wrappers=['{HERE}:Backwards']").env
     assert evaluate(Always(0), turned, "test")["reward"].tolist() == [1.0] * 3
+
+
+def test_sampled_evaluations_are_alike_and_leave_training_alone(tmp_path):
+    """An untrained policy wanders: sampled, its episodes differ from each other; greedy, they do
+    not, since all of them start alike."""
+    sampled = config(tmp_path, *CORRIDOR, "env.evaluation={episodes: 20, greedy: false}")
+    model = make_model(sampled, "cpu")
+    before = torch.get_rng_state()
+    first, second = (evaluate(model, sampled.env, "test") for _ in range(2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert first["length"].tolist() == second["length"].tolist()
+    assert len(set(first["length"].tolist())) > 1
+    greedy = config(tmp_path, *CORRIDOR, "env.evaluation={episodes: 20, greedy: true}")
+    assert len(set(evaluate(model, greedy.env, "test")["length"].tolist())) == 1
 
 
 def test_evaluation_seeds_are_fixed_and_of_each_split_its_own():
