@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import grpo_bench.run  # noqa: F401  (registers what conf/config.yaml needs)
 from grpo_bench.config import CONF, resolved
+from grpo_bench.config.resolve import with_signs
 from grpo_bench.tables import FLAGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +86,7 @@ def written() -> dict[str, list[tuple[str, str]]]:
 
 
 # A word stands for the reader's own, or the line needs the reader's own configuration.
-FORMS = ("...", "FOLDER", "env=NAME", "ALGO", "--config-dir")
+FORMS = ("...", "FOLDER", "env=NAME", "ALGO", "--config-dir", "env=corridor")
 COMMANDS = sorted({command for lines in written().values() for command in lines})
 
 
@@ -105,7 +106,7 @@ def test_a_command_line_is_one(program: str, line: str) -> None:
     if any(form in line for form in FORMS):
         pytest.skip("a form, not a command")
     asked = get_args_parser().parse_args(words)
-    overrides = [chosen(each) for each in asked.overrides]
+    overrides = with_signs([chosen(each) for each in asked.overrides])
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose(CONFIGS[program], overrides)
     if program == "run" and not any("experiment" in each for each in overrides):
@@ -140,8 +141,8 @@ def test_an_own_task_is_compared_as_documented(tmp_path: Path) -> None:
     """The module, the configuration and the command of docs/environments.md, in a new folder."""
     (task,) = (code for code in blocks("docs/environments.md", "python") if "(Task)" in code)
     (settings,) = blocks("docs/environments.md", "yaml")
-    assert blocks("README.md", "yaml") == [settings]
-    (line,) = re.findall(r"^python (.*--config-dir.*)$", (ROOT / "README.md").read_text(), re.M)
+    page = (ROOT / "docs/environments.md").read_text("utf-8")
+    (line,) = re.findall(r"^python (.*--config-dir.*)$", page, re.MULTILINE)
     (tmp_path / "largest.py").write_text(task)
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "largest.yaml").write_text(settings)
@@ -149,3 +150,25 @@ def test_an_own_task_is_compared_as_documented(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r"largest +\S+ / \S+", done.stdout)
+
+
+@pytest.mark.slow
+def test_what_people_bring_is_compared_as_documented(tmp_path: Path) -> None:
+    """The modules, the configuration and the commands of docs/your_own.md, in a new folder."""
+    environment, algorithm = blocks("docs/your_own.md", "python")
+    (settings,) = blocks("docs/your_own.md", "yaml")
+    (tmp_path / "conf" / "env").mkdir(parents=True)
+    (tmp_path / "conf" / "env" / "corridor.yaml").write_text(settings)
+    (tmp_path / "corridor.py").write_text(environment)
+    (tmp_path / "brave.py").write_text(algorithm)
+    page = (ROOT / "docs/your_own.md").read_text("utf-8")
+    lines = re.findall(r"^python (-c.*|.*env=corridor.*)$", page, re.MULTILINE)
+    assert len(lines) == 7
+    for line in (lines[0], lines[2], lines[5], lines[6]):  # each start takes seconds
+        words = shlex.split(line.replace("seed=1,2,3", "seed=1 budget=smoke"))
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, (line, done.stderr)
+    table = (tmp_path / "results" / "runs" / "tables" / "accuracy.md").read_text("utf-8")
+    for row in ("Brave", "grpo (baseline=brave:best_of_group", "ppo (env.network"):
+        assert row in table

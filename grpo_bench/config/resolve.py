@@ -15,6 +15,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grpo_bench.config.imports import digests
 from grpo_bench.config.rules import Plain, read
 from grpo_bench.config.schema import ControlConfig, GymConfig, LanguageConfig
 from grpo_bench.grpo.settings import Settings
@@ -88,6 +89,9 @@ def resolved(config: DictConfig) -> GymConfig | ControlConfig | LanguageConfig:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(explained(str(error).splitlines()[0])) from None
+    for group in ("env", "algo"):
+        if own := digests(plain.get(group)):
+            plain[group]["code"] = own
     return from_plain(plain)
 
 

@@ -39,8 +39,16 @@ def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and value != [] and all(map(accepts, value))
 
 
+def _is_wrapper(value: Any) -> bool:
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, keywords),) = value.items()
+        return _is_text(name) and isinstance(keywords, dict)
+    return _is_text(value)
+
+
 TEXT = Rule("a name", _is_text)
 COUNT = Rule("a whole number, more than 0", lambda value: _is_whole(value, 1))
+ANYTHING = Rule("a value", lambda value: value is not None)
 FLAG = Rule("true or false", lambda value: isinstance(value, bool))
 
 Text = Annotated[str, TEXT]
@@ -75,11 +83,11 @@ Tuned = Annotated[
 Options = Annotated[
     Mapping[str, Any], Rule("options of the environment", lambda value: isinstance(value, dict))
 ]
-Names = Annotated[
-    list[str],
+Wrappers = Annotated[
+    list[str | dict[str, dict[str, Any]]],
     Rule(
-        "a list of names such as [package.module:Wrapper]",
-        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+        "a list such as [package.module:Wrapper] or [{package.module:Wrapper: {keyword: value}}]",
+        lambda value: isinstance(value, list) and all(map(_is_wrapper, value)),
     ),
 ]
 WIDTHS = Rule(
@@ -95,8 +103,8 @@ TYPES = {each.name: str(each.type) for each in fields(Settings)} | {"critic": "s
 
 
 def argument_rule(name: str) -> Rule:
-    """The rule for an argument of a network's body."""
-    return WIDTHS if name == "widths" else COUNT
+    """The rule for an argument of a network's body; those of a body of one's own are free."""
+    return {"widths": WIDTHS, "width": COUNT, "depth": COUNT, "heads": COUNT}.get(name, ANYTHING)
 
 
 def option_rule(name: str) -> Rule:
@@ -109,7 +117,7 @@ def option_rule(name: str) -> Rule:
 
 def others(rule: Callable[[str], Rule]) -> Any:
     """A field for all keys of a group that are no fields; ``rule`` gives the rule for each."""
-    return field(metadata={"others": rule})
+    return field(default_factory=dict, metadata={"others": rule})
 
 
 # -- from plain values ----------------------------------------------------------------------------

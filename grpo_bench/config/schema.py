@@ -18,7 +18,6 @@ from grpo_bench.config.rules import (
     Flag,
     Folder,
     Layers,
-    Names,
     Number,
     Options,
     Plain,
@@ -29,6 +28,7 @@ from grpo_bench.config.rules import (
     Share,
     Text,
     Tuned,
+    Wrappers,
     argument_rule,
     option_rule,
     others,
@@ -50,25 +50,29 @@ class BudgetConfig:
 @dataclass(frozen=True)
 class AlgoConfig:
     """An algorithm. ``options`` are the keywords of its own: GRPO's (``grpo.settings``), or those
-    of a class of SB3, which checks them itself."""
+    of a class of SB3, which checks them itself. ``code`` is the digest of each module of the user's
+    own that they name; ``resolve.resolved`` adds it."""
 
     name: Text
     kind: Text
     learning_rate: Rate
     minibatches: Count
     n_epochs: Count
+    code: Options = field(default_factory=dict)
     options: Mapping[str, Any] = others(option_rule)
 
     def keywords(self) -> dict[str, Any]:
-        """All but the name, in one mapping."""
-        return {key: value for key, value in vars(self).items() if key != "options"} | {
+        """All but the name and the code, in one mapping."""
+        apart = ("name", "code", "options")
+        return {key: value for key, value in vars(self).items() if key not in apart} | {
             **self.options
         }
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The actor's body: a name in ``training.networks.BODIES``, and the body's own arguments."""
+    """The actor's body and its arguments: a name in ``training.networks.BODIES``, or a features
+    extractor of SB3 as ``package.module:Name``."""
 
     body: Text
     arguments: Mapping[str, Any] = others(argument_rule)
@@ -135,13 +139,14 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """An environment, and what depends on it."""
+    """An environment, and what depends on it. ``code`` as in ``AlgoConfig``."""
 
     name: Text
     id: Text
     train: TrainConfig
     warmup: WarmupConfig | None
     kwargs: Options = field(default_factory=dict)
+    code: Options = field(default_factory=dict)
     transitions: TransitionsConfig
 
 
@@ -185,7 +190,8 @@ class ControlEnvConfig(EnvConfig):
 
     Attributes:
         policy: a policy of SB3, or ``auto``: the one that fits the observations.
-        wrappers: ``package.module:Wrapper`` of each, the innermost first.
+        wrappers: ``package.module:Wrapper`` of each, the innermost first; one with keywords is
+            ``{package.module:Wrapper: {keyword: value}}``.
         workers: 1: the sub-environments are in the run's own process; more: each in one of its own.
         gamma: the discount of all algorithms.
         normalize: observations and rewards, by SB3's ``VecNormalize``.
@@ -195,7 +201,7 @@ class ControlEnvConfig(EnvConfig):
     policy: Text
     network: NetworkConfig | None
     train: ControlTrainConfig
-    wrappers: Names
+    wrappers: Wrappers
     workers: Count
     gamma: Share
     normalize: Flag

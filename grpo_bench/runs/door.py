@@ -42,6 +42,8 @@ def program(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
 
         @functools.wraps(task)
         def main() -> None:
+            if not {"", os.getcwd()} & {*sys.path}:  # as for python -m: modules of the user's own
+                sys.path.insert(0, os.getcwd())
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 return configured()
             os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises, and prints nothing

@@ -58,21 +58,18 @@ class ProcessLauncher(Launcher):
         return returns
 
     def _taken(self, job_overrides: Sequence[Sequence[str]]) -> list[list[str]]:
-        """The words of each run without swept settings that its algorithm does not have, so that
+        """The words of each run without settings that its algorithm does not have, so that
         ``algo=grpo,ppo algo.group_size=2,4`` has one PPO. Each must be one of some algorithm."""
-        values: dict[str, set[str]] = {}
-        for words in job_overrides:
-            for word in words:
-                values.setdefault(key_of(word), set()).add(word)
-        swept = {key for key, of in values.items() if len(of) > 1 and key.startswith("algo.")}
-        if not swept:
+        keys = {key_of(word) for words in job_overrides for word in words}
+        given = {key for key in keys if key.startswith("algo.")}
+        if not given or len(job_overrides) < 2:
             return [list(words) for words in job_overrides]
         lacking = []
         for words in job_overrides:
-            algo = self._load([word for word in words if key_of(word) not in swept])["algo"]
+            algo = self._load([word for word in words if key_of(word) not in given])["algo"]
             own = (each.name for each in fields(Settings)) if algo["kind"] == "grpo" else ()
             known = {f"algo.{name}" for name in (*algo, *own)}
-            lacking.append(set() if algo["kind"] == "class" else swept - known)
+            lacking.append(set() if algo["kind"] == "class" else given - known)
         nowhere = set.intersection(*lacking)
         return [
             [word for word in words if key_of(word) not in lacks - nowhere]

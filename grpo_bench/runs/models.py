@@ -12,6 +12,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import LinearSchedule
 
 from grpo_bench.config import ControlConfig, GymConfig
+from grpo_bench.config.imports import imported
 from grpo_bench.config.schema import (
     AlgoConfig,
     ControlEnvConfig,
@@ -29,7 +30,7 @@ from grpo_bench.grpo.settings import Settings
 from grpo_bench.grpo.vec_env import VectorEnvAdapter, seed_sub_environments
 from grpo_bench.training import control
 from grpo_bench.training.baselines import KINDS, make_baseline, make_zoo
-from grpo_bench.training.control import imported, make_envs, policy_of
+from grpo_bench.training.control import make_envs, policy_of
 from grpo_bench.training.evaluation import evaluate
 from grpo_bench.training.networks import policy_kwargs
 from grpo_bench.training.recorder import Evaluation
@@ -50,9 +51,7 @@ def make_model(config: GymConfig | ControlConfig, device: str) -> BaseAlgorithm:
 def make_task_model(config: GymConfig, device: str) -> BaseAlgorithm:
     """The algorithm on one of our own tasks."""
     env, train, algo = config.env, config.env.train, config.algo
-    options = dict(algo.options)
-    cls = class_of(algo)
-    options.pop("id", None)
+    options, cls = options_of(algo), class_of(algo)
     is_grpo = issubclass(cls, GroupAlgorithm)
     # GRPO starts its episodes itself; SB3's algorithms want them restarted
     mode = AutoresetMode.DISABLED if is_grpo else AutoresetMode.SAME_STEP
@@ -79,12 +78,10 @@ def make_task_model(config: GymConfig, device: str) -> BaseAlgorithm:
 def make_control_model(config: ControlConfig, device: str) -> BaseAlgorithm:
     """The algorithm on any Gymnasium environment."""
     env, algo = config.env, config.algo
-    options = dict(algo.options)
+    options, cls = options_of(algo), class_of(algo)
     n_envs, normalize = env.train.sub_envs, env.normalize
     if algo.kind == "zoo":
         n_envs, normalize = options.pop("n_envs"), options.pop("normalize")
-    cls = class_of(algo)
-    options.pop("id", None)
     vector = make_envs(env, n_envs, env.workers, normalize)
     policy, keywords = policy_of(env, vector.observation_space)
     common: dict[str, Any] = {
@@ -106,6 +103,16 @@ def make_control_model(config: ControlConfig, device: str) -> BaseAlgorithm:
     if algo.kind == "maskable_ppo" and not is_masking_supported(vector):
         raise ValueError("algo=maskable_ppo: expected an environment with action_masks()")
     return make_baseline(algo.kind, **common, **steps_options(config), **options)
+
+
+def options_of(algo: AlgoConfig) -> dict[str, Any]:
+    """An algorithm's own keywords. A function in place of a formula of ours is named as
+    ``package.module:function``."""
+    return {
+        name: imported(f"algo.{name}", value) if ":" in str(value) else value
+        for name, value in algo.options.items()
+        if name != "id"
+    }
 
 
 def class_of(algo: AlgoConfig) -> type[BaseAlgorithm]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, get_args
 
@@ -18,11 +18,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
+from grpo_bench.config.imports import explained, imported
 from grpo_bench.config.schema import ControlEnvConfig
 from grpo_bench.training.networks import policy_kwargs
 from grpo_envs.task import Split
 
-INSTALL = "pip install -c constraints.txt '.[control]'"
 TOGETHER = 16  # sub-environments of an evaluation
 
 
@@ -41,8 +41,16 @@ def make_envs(env: ControlEnvConfig, n: int, workers: int, normalize: bool) -> V
 def maker(env: ControlEnvConfig) -> Callable[[], gym.Env[Any, Any]]:
     """A function that makes one sub-environment. It can be sent to another process, where the id
     need not be registered."""
-    wrappers = [imported("env.wrappers", name) for name in env.wrappers]
+    wrappers = [wrapper_of(entry) for entry in env.wrappers]
     return partial(make_one, spec_of(env.id), dict(env.kwargs), wrappers)
+
+
+def wrapper_of(entry: str | Mapping[str, Mapping[str, Any]]) -> Callable[[Any], Any]:
+    """A wrapper from an entry of ``env.wrappers``: its name, or its name with its keywords."""
+    if isinstance(entry, str):
+        entry = {entry: {}}
+    ((name, keywords),) = entry.items()
+    return partial(imported("env.wrappers", name), **keywords)
 
 
 def spec_of(id: str) -> EnvSpec:
@@ -71,32 +79,6 @@ def check_env(env: ControlEnvConfig) -> None:
         maker(env)().close()
     except (ImportError, gym.error.Error, TypeError) as error:
         raise ValueError(f"env.id={env.id}: {explained(error)}") from None
-
-
-def explained(error: BaseException) -> str:
-    """The first line of an error's message, and what to install where a package is missing."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if any(name in line for name in ("minigrid", "highway_env", "Box2D", "pygame")):
-        line = f"{line.rstrip('.')}; in a checkout of grpo-bench: {INSTALL}"
-    return line
-
-
-def imported(key: str, name: str) -> Any:
-    """The object ``package.module:Name``.
-
-    Raises:
-        ValueError: there is none.
-    """
-    module, _, attribute = name.rpartition(":")
-    if not module:
-        raise ValueError(f"{key}={name}: expected package.module:Name")
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"{key}={name}: {explained(error)}") from None
-    if not hasattr(found, attribute):
-        raise ValueError(f"{key}={name}: {module} has no {attribute}")
-    return getattr(found, attribute)
 
 
 def policy_of(env: ControlEnvConfig, space: spaces.Space[Any]) -> tuple[str, dict[str, Any]]:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
+from grpo_bench.config.imports import imported
 from grpo_bench.config.schema import NetworkConfig
 from grpo_bench.fast.optimizer import EagerAdam
 from grpo_bench.fast.prefixes import PrefixTree, prefix_tree
@@ -154,9 +155,13 @@ def policy_kwargs(network: NetworkConfig) -> dict[str, Any]:
     Raises:
         ValueError: unknown body.
     """
+    if ":" in network.body:
+        body = imported("env.network.body", network.body)
+    else:
+        body = choice("network.body", network.body, BODIES)
     return {
         "net_arch": [],
-        "features_extractor_class": choice("network.body", network.body, BODIES),
+        "features_extractor_class": body,
         "features_extractor_kwargs": dict(network.arguments),
         "ortho_init": network.body == "mlp",  # the transformer brings its own initialisation
         "optimizer_class": EagerAdam,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +90,28 @@ def all_trials(settings: DictConfig) -> list[list[Trial]]:
     for env in settings.envs:
         for algo in settings.algos:
             base = base_config(env, algo, settings)
-            proposals = propose(
-                parameters, settings.spaces[algo], base.algo.keywords(), settings.trials
-            )
+            space = settings.spaces[algo]
+            tried = fitting(parameters, base) if "group_size" in space else parameters
+            proposals = propose(tried, space, base.algo.keywords(), settings.trials)
             found.append([Trial(env, algo, i, each, base) for i, each in enumerate(proposals)])
     return found
+
+
+def fitting(parameters: Mapping[str, Any], base: RunConfig) -> dict[str, Any]:
+    """The parameters with those group sizes alone that fill whole minibatches on an environment.
+
+    Raises:
+        ValueError: none does.
+    """
+    choices = parameters["group_size"]["choices"]
+    multiple = base.env.train.episodes // base.algo.minibatches
+    fit = [size for size in choices if multiple % size == 0]
+    if not fit:
+        raise ValueError(
+            f"parameters.group_size={choices}: expected some that divide the {multiple} episodes "
+            f"of a minibatch on {base.env.name}"
+        )
+    return {**parameters, "group_size": {"choices": fit}}
 
 
 def base_config(env: str, algo: str, settings: DictConfig) -> RunConfig:

@@ -54,6 +54,13 @@ def test_an_option_of_one_algorithm_alone(sweep_of):
     assert len(folders) == 3, "the two of PPO are one run"
 
 
+def test_an_algorithm_of_ones_own_beside_another(sweep_of):
+    configs = sweep_of("algo=class,ppo", "algo.id=grpo_bench:GRPO", "algo.group_size=4")
+    found = [(one.algo.name, one.algo.options.get("id")) for one in configs]
+    assert found == [("GRPO", "grpo_bench:GRPO"), ("ppo", None)]
+    assert settings(configs, "group_size") == [("GRPO", 4), ("ppo", None)]
+
+
 def test_each_algorithm_keeps_what_it_has(sweep_of):
     configs = sweep_of("algo=grpo,ppo,a2c", "algo.clip_range=0.1,0.3", "algo.vf_coef=0.2,0.5")
     found = {

@@ -12,8 +12,10 @@ from omegaconf import OmegaConf
 
 from grpo_bench.config import CONF, RunConfig, composed
 from grpo_bench.records.load import load_results
+from grpo_bench.runs.job import check
 from grpo_bench.tune import all_scores, check_settings
 from grpo_bench.tuning.result import table, tuned_file
+from grpo_bench.tuning.search import fitting
 from grpo_bench.tuning.trials import Trial, best, finalists, propose, value_at
 
 PARAMETERS = {
@@ -63,6 +65,32 @@ def test_algorithms_try_the_same_values_of_what_they_share() -> None:
 
 
 # -- what wins ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "fit"),
+    [
+        (["env=vlm"], [4, 8, 16]),
+        (["env=cartpole"], [4, 8]),
+        (["env=cartpole", "env.train.episodes=32"], [4, 8, 16]),
+        (["env=vlm", "algo.minibatches=4", "env.train.episodes=48"], [4]),
+    ],
+)
+def test_group_sizes_fill_whole_minibatches(words: list[str], fit: list[int]) -> None:
+    base = composed("algo=grpo", "tuned=none", *words)
+    found = fitting(PARAMETERS, base)
+    assert found["group_size"]["choices"] == fit
+    assert found["clip_range"] == PARAMETERS["clip_range"]
+    for size in fit:
+        check(base.changed({"algo.group_size": size}))
+
+
+def test_no_group_size_that_fits_is_an_error() -> None:
+    base = composed("algo=grpo", "tuned=none", "env=cartpole", "env.train.episodes=6")
+    with pytest.raises(
+        ValueError, match=r"group_size=\[4, 8, 16\]: expected some that divide the 3"
+    ):
+        fitting(PARAMETERS, base)
 
 
 def test_the_first_and_the_best_others_are_finalists() -> None:
