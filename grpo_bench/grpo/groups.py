@@ -17,12 +17,8 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
-from grpo_bench.grpo.episode_queue import (
-    EpisodeQueue,
-    QueuedVecEnv,
-    QueuedVectorEnv,
-    sub_envs_of,
-)
+from grpo_bench.grpo.episode_queue import EpisodeQueue, QueuedVecEnv, QueuedVectorEnv
+from grpo_bench.grpo.sub_envs import sub_envs_of
 from grpo_bench.grpo.vec_env import (
     VectorEnvAdapter,
     base_vec_env,
@@ -178,7 +174,8 @@ class VectorEnvSource(GroupSource):
         starts = np.resize(queue.starts[queue.playing[begun]], self.n_envs)
         match self.kind:
             case "problem_id":
-                obs, _ = self.env.reset(options={"problem_id": starts})
+                obs, infos = self.env.reset(options={"problem_id": starts})
+                self._check(begun, infos, queue)
             case _:
                 obs, _ = self.env.reset()
         return obs, obs
@@ -207,7 +204,9 @@ class VectorEnvSource(GroupSource):
                 if len(began):
                     ids = queue.starts[queue.playing]
                     options = {"problem_id": ids, "reset_mask": _mask(began, self.n_envs)}
-                    obs = raw_obs = self.env.reset(options=options)[0]
+                    obs, begun_infos = self.env.reset(options=options)
+                    raw_obs = obs
+                    self._check(began, begun_infos, queue)
             else:
                 queue.playing[ended] = -1
                 if self.mode is AutoresetMode.DISABLED and dones.any():
@@ -223,6 +222,12 @@ class VectorEnvSource(GroupSource):
             raw_rewards,
             LateInfos(infos, dones),
         )
+
+    def _check(self, slots: np.ndarray, infos: dict[str, Any], queue: EpisodeQueue) -> None:
+        if "problem_id" in infos:
+            reported = to_host(infos["problem_id"])[slots]
+            if (reported != queue.starts[queue.playing[slots]]).any():
+                queue.check(slots, reported)
 
 
 @contextmanager
@@ -306,6 +311,7 @@ class VecEnvSource(GroupSource):
             case "seed":
                 base._seeds = starts
         obs = self.env.reset()
+        queue.check(begun, [base.reset_infos[i].get("problem_id") for i in begun])
         return obs, obs
 
     def step(self, actions: Any, queue: EpisodeQueue) -> Step:

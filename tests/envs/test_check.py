@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorStatistics
 
 from grpo_envs import check_group_env
 from grpo_envs.tokens.arithmetic import ArithmeticVectorEnv
@@ -97,19 +102,77 @@ class IgnoresTheId(Guess):
         return super().pick({})
 
 
-class MoreKeysAtTheEnd(Guess):
+class NoIdAtTheStart(Guess):
+    """After the first resets, from which the ids are taken."""
+
     def info(self) -> dict[str, Any]:
-        return super().info() | ({"length": 2.0} if self.guesses == 2 else {})
+        return {} if self.episodes > 130 and self.guesses == 0 else super().info()
 
 
-class IntegerInfo(Guess):
+class WordsForIds(Guess):
     def info(self) -> dict[str, Any]:
-        return super().info() | {"is_success": 0}
+        return {"problem_id": f"problem {self.problem}"}
 
 
-class NumpyInfo(Guess):
-    def info(self) -> dict[str, Any]:
-        return super().info() | {"is_success": np.float64(0)}
+class Remembers(_NoisyReward):
+    """A problem that it has seen before is worth more."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def noise(self) -> float:
+        known = self.problem in self.seen
+        self.seen.add(self.problem)
+        return float(known)
+
+
+class AfterTheOther(_NoisyReward):
+    """The reward depends on the problem of the episode before."""
+
+    before = 0
+
+    def reset(self, **start: Any) -> Any:
+        self.before = getattr(self, "problem", 0)
+        return super().reset(**start)
+
+    def noise(self) -> float:
+        return float(self.before % 2)
+
+
+class HourOfTheDay(_NoisyReward):
+    def noise(self) -> float:
+        return float(time.time() % 86_400 // 3_600)
+
+
+class StopWatch(_NoisyReward):
+    def noise(self) -> float:
+        return float(time.monotonic_ns() // 10**12)
+
+
+class TorchReward(_NoisyReward):
+    def noise(self) -> float:
+        return float(torch.rand(1))
+
+
+class RareChance(_NoisyReward):
+    """In about one of ten episodes."""
+
+    def noise(self) -> float:
+        return float(random.random() < 0.05)
+
+
+class OneBadInTwenty(_NoisyReward):
+    def noise(self) -> float:
+        return random.random() if self.problem % 20 == 7 else 0.0
+
+
+class AfterStep200(_NoisyReward):
+    def step(self, action: int) -> Any:
+        observation, reward, _, *rest = super().step(action)
+        return observation, reward, self.guesses == 300, *rest
+
+    def noise(self) -> float:
+        return random.random() if self.guesses > 200 else 0.0
 
 
 BROKEN = {
@@ -121,9 +184,15 @@ BROKEN = {
     LeftoverReward: "rewards .* at step 1",
     LeftoverEnd: r"\(terminated, truncated\) .* at step 2",
     IgnoresTheId: "was asked for by reset.* but info says",
-    MoreKeysAtTheEnd: "info has the keys .*length",
-    IntegerInfo: "is 0, a int: expected a Python float",
-    NumpyInfo: "a float64: expected a Python float",
+    NoIdAtTheStart: "was asked for by reset.* but info says nothing",
+    Remembers: "rewards .* at step 1",
+    AfterTheOther: "rewards .* at step 1",
+    HourOfTheDay: "rewards .* at step 1",
+    StopWatch: "rewards .* at step 1",
+    TorchReward: "rewards .* at step 1",
+    RareChance: "rewards .* at step",
+    OneBadInTwenty: "rewards .* at step 1",
+    AfterStep200: "rewards .* at step 201",
 }
 
 
@@ -138,7 +207,35 @@ def test_one_problem_is_enough_to_find_leftovers() -> None:
         check_group_env(LeftoverReward(), n_problems=1)
 
 
-def test_bad_number_of_problems() -> None:
+def test_ids_that_are_no_numbers() -> None:
+    with pytest.raises(
+        AssertionError, match=r"info\['problem_id'\] is 'problem \d+': expected a wh"
+    ):
+        check_group_env(WordsForIds())
+
+
+@pytest.mark.parametrize(("n", "finds"), [(19, False), (60, True)])
+def test_how_many_problems_it_takes(n: int, finds: bool) -> None:
+    """Problems 0, 1, 2, ... of which number 19 is the only bad one."""
+
+    class InTurn(_NoisyReward):
+        def pick(self, options: dict[str, Any]) -> int:
+            return int(options.get("problem_id", self.episodes))
+
+        def noise(self) -> float:
+            return random.random() if self.problem == 19 else 0.0
+
+    check = partial(check_group_env, InTurn(), n_problems=n)
+    if finds:
+        with pytest.raises(AssertionError, match="problem 19: the rewards"):
+            check()
+    else:
+        check()
+
+
+def test_bad_numbers() -> None:
+    with pytest.raises(ValueError, match="max_steps=0: expected at least 1"):
+        check_group_env(Guess(), max_steps=0)
     with pytest.raises(ValueError, match="n_problems=0: expected at least 1"):
         check_group_env(Guess(), n_problems=0)
 
@@ -153,6 +250,47 @@ def test_our_environments(name: str) -> None:
         check_group_env(gym.make_vec(f"GRPO-{name}-v0", num_envs=5, autoreset_mode=mode))
 
 
+class FreeInfo(Guess):
+    """Ids as whole numbers, and keys of any kind at any step."""
+
+    kind: Any = int
+
+    def info(self) -> dict[str, Any]:
+        more = {"text": "x", "list": [1], "solved": np.bool_(True)} if self.guesses else {}
+        return {"problem_id": self.kind(self.problem)} | more
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32, np.array])
+def test_infos_are_free_but_for_the_id(kind: Any) -> None:
+    env = FreeInfo()
+    env.kind = kind
+    check_group_env(env)
+    check_group_env(RecordEpisodeStatistics(TimeLimit(env, 5)))
+    if kind in (int, float):
+        vector = SyncVectorEnv([FreeInfo] * 3, autoreset_mode=AutoresetMode.DISABLED)
+        with pytest.raises(AssertionError, match="so a group cannot be started"):
+            check_group_env(vector)  # gymnasium gives all sub-environments the same options
+    check_group_env(VectorStatistics(gym.make_vec("GRPO-Arithmetic-v0", 3)))
+
+
+def test_infos_of_our_tasks_are_floats_under_the_same_keys() -> None:
+    for name in ("VLM", "Arithmetic", "Format"):
+        kwargs = {"source": "synthetic"} if name == "VLM" else {}
+        env = gym.make(f"GRPO-{name}-v0", **kwargs)
+        keys = env.reset(seed=0)[1].keys()
+        ended = False
+        env.action_space.seed(0)
+        while not ended:
+            *_, terminated, truncated, info = env.step(env.action_space.sample())
+            ended = terminated or truncated
+            assert info.keys() == keys and {type(value) for value in info.values()} == {float}
+        vector = gym.make_vec(f"GRPO-{name}-v0", num_envs=3, **kwargs)
+        infos = vector.reset(seed=0)[1], vector.step(vector.action_space.sample())[-1]
+        for info in infos:
+            columns = {k: v for k, v in info.items() if "final" not in k and k[0] != "_"}
+            assert {values.dtype for values in columns.values()} == {np.dtype(np.float64)}
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
 def test_environments_without_ids(env_id: str) -> None:
     """Third-party environments need only equal seeds: dict, tuple and discrete spaces."""
@@ -162,11 +300,13 @@ def test_environments_without_ids(env_id: str) -> None:
 
 
 def test_the_global_generators_are_left_as_they_were() -> None:
-    np.random.seed(1)  # noqa: NPY002
-    random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    def states() -> Any:
+        numpy = np.random.get_state()[1].tolist()  # noqa: NPY002
+        return random.getstate(), numpy, torch.get_rng_state().tolist()
+
+    before, clock = states(), time.time
     check_group_env(gym.make("GRPO-Arithmetic-v0"))
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
+    assert states() == before and time.time is clock
 
 
 # -- vector environments --------------------------------------------------------------------------
@@ -186,13 +326,6 @@ class CrossTalk(ArithmeticVectorEnv):
         return observation, reward + np.mean(actions), *rest
 
 
-class ListInfo(ArithmeticVectorEnv):
-    def step(self, actions: Any) -> Any:
-        *rest, infos = super().step(actions)
-        infos["accuracy"] = infos["accuracy"].astype(np.float32)
-        return *rest, infos
-
-
 class NoFinalObservation(ArithmeticVectorEnv):
     """Only the first observation of the next, random episode follows the last step of one."""
 
@@ -210,7 +343,6 @@ class NoFinalObservation(ArithmeticVectorEnv):
     [
         (PlaceInTheBatch(3), "rewards of group members 0 and 1 at step 1"),
         (CrossTalk(3), "rewards of a first rollout and a later one at step 1"),
-        (ListInfo(3), r"infos\['accuracy'\] .* expected an array of float64"),
         (NoFinalObservation(3), "observations after step"),
     ],
     ids=lambda value: type(value).__name__,
