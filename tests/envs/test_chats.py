@@ -49,6 +49,52 @@ def test_last_number(reply: str, number: str) -> None:
         ("no idea", "42", False),
         ("1,23", "123", False),
         ("-42", "42", False),
+        # a sign apart from its digits
+        ("The answer is - 21", "21", False),
+        ("The answer is - 21", "-21", True),
+        ("- 18", "-18", True),
+        ("x = - 5", "-5", True),
+        ("40 - 22 = 18", "18", True),
+        ("40 - 22", "22", True),
+        ("(3) - 5", "5", True),
+        # typographic signs: a minus, or a dash
+        ("−21", "21", False),
+        ("−18", "-18", True),
+        ("–21", "21", False),
+        ("it is –8", "-8", True),
+        ("40 – 22 = 18", "18", True),
+        ("The answer – 21", "21", True),
+        ("The answer—21", "21", True),
+        ("between 20-21", "21", True),
+        # words, currencies and bold type before the digits
+        ("It is minus 21", "21", False),
+        ("It is Negative 21", "-21", True),
+        ("40 minus 22", "22", True),
+        ("-$21", "21", False),
+        ("_-42_", "-42", True),
+        ("−**21**", "-21", True),
+        # exponents and powers
+        ("about 1e21", "21", False),
+        ("1e21", "1" + "0" * 21, True),
+        ("4.2e1", "42", True),
+        ("1.5E-3", "0.0015", True),
+        ("10^21", "21", False),
+        ("10²¹", "1" + "0" * 21, True),
+        (r"$4.2 \times 10^{1}$", "42", True),
+        ("-4.2 × 10^1", "-42", True),
+        ("42²", "42", False),
+        ("2^5 = 32", "32", True),
+        ("1e99999999999", "1", False),
+        # decimals and separators
+        (".5", "5", False),
+        ("it is -.5", "-0.5", True),
+        ("so...5", "5", True),
+        ("42.0", "42", True),
+        ("1,234", "1234", True),
+        ("1,234", "234", False),
+        ("42_000", "42000", True),
+        ("42_000", "0", False),
+        ("_42_", "42", True),
     ],
 )
 def test_reply_equals(reply: str, answer: str, right: bool) -> None:
@@ -58,6 +104,8 @@ def test_reply_equals(reply: str, answer: str, right: bool) -> None:
 def test_long_replies() -> None:
     assert last_number("1," * 200_000 + "x") == ("1," * 200_000).rstrip(",")
     assert last_number("-" * 400_000) == ""
+    assert last_number("-" * 400_000 + "5") == "-5"
+    assert last_number("1² " * 100_000) == "1^2"
 
 
 def test_a_reply_that_is_a_value_is_judged_like_a_text() -> None:

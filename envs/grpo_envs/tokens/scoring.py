@@ -9,7 +9,8 @@ The rules:
   ``</answer>``. It is wrong with no such block, or more than one. The content of a reasoning block
   is ignored. An unclosed ``<reasoning>`` hides everything after it; an unclosed ``<answer>`` is no
   block.
-- A *reply* in free words is judged by its last number.
+- A *reply* in free words is judged by its last number. Its sign may be apart from its digits
+  ("- 8"), a typographic dash, or a word; an exponent is part of the number ("1e5").
 - A *value* is an optional sign (``+``, ``-`` or the typographic minus), ASCII digits, thousands
   separators only where they belong, an optional decimal part; or a fraction in lowest terms with a
   denominator above 1. White space around it is ignored. Values are compared exactly.
@@ -198,19 +199,85 @@ def value_equals(text: str, answer: str) -> bool:
 
 # -- replies --------------------------------------------------------------------------------------
 
-# A sign belongs to the number after it, unless it touches something on its left: "12-5" ends in 5.
-_NUMBER = re.compile(r"(?<![\w)])[-+−]?[0-9][0-9,]*(?:[./][0-9]+)?|[0-9][0-9,]*(?:[./][0-9]+)?")
+_POWER = r"(?:\^|\*\*)\{?"
+_NUMBER = re.compile(
+    r"(?P<number>[0-9][0-9,_]*(?:[./][0-9]+)?|(?<![0-9A-Za-z.])\.[0-9]+)"
+    rf"(?:(?:[eE]| ?(?:[x×·*]|\\times|\\cdot) ?10{_POWER})(?P<exponent>[-+−]?[0-9]+)"
+    rf"|{_POWER}(?P<power>[-+−]?[0-9]+))?"
+)
+_RAISED = re.compile("(?<=[0-9])[⁺⁻⁰¹²³⁴-⁹]+")
+_LOWERED = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
+_MINUS = "-−"
+_DASHES = "‐‑‒–—﹣－"
+_MINUS_WORD = re.compile("(?:^|[^a-z])(?P<word>minus|negative)$", re.IGNORECASE)
+MAX_EXPONENT = 4  # digits: a number in canonical form has as many digits as its exponent says
 
 
 def last_number(reply: str) -> str:
-    """The last number in a text as it is written, without a comma after it; "" if there is none."""
-    found = _NUMBER.findall(reply)
-    return found[-1].rstrip(",") if found else ""
+    """The last number in a text with its sign, without a comma after it; "" if there is none."""
+    reply = _RAISED.sub(lambda found: "^" + found[0].translate(_LOWERED), reply)
+    last = None
+    for last in _NUMBER.finditer(reply):
+        pass
+    return "" if last is None else _sign(reply[: last.start()]) + last[0].rstrip(",_")
+
+
+def _sign(before: str) -> str:
+    """The minus, or "", of a number from the text before it.
+
+    A minus after an operand is a subtraction: "12-5" and "12 - 5" end in 5. A dash between spaces
+    after a word is punctuation: "the answer – 5".
+    """
+    text = before.rstrip(" \t$€£*")
+    word = _MINUS_WORD.search(text[-9:])
+    mark = word["word"] if word else text[-1:]
+    left = text[: len(text) - len(mark)]
+    if not (word or (mark and mark in _MINUS + _DASHES)) or _ends_operand(left):
+        return ""
+    apart = word or any(space in before[len(text) :] for space in " \t")
+    left = left.rstrip(" \t")
+    if apart and _ends_operand(left, letters=mark in _DASHES):
+        return ""
+    return "−" if mark == "−" else "-"
+
+
+def _ends_operand(text: str, letters: bool = True) -> bool:
+    """Whether a text ends with a digit, a closing bracket, "%" or, if so asked, a letter."""
+    last = text[-1:]
+    return last in tuple(")]}%") or (last.isalnum() if letters else last.isdigit())
+
+
+def parse_reply(text: str) -> Value | None:
+    """The value of a number as ``last_number`` gives it, also one with an exponent: 4.2e1 or
+    4.2 × 10^1. None for other powers, such as 42^2."""
+    sign = "-" if text[:1] in tuple(_MINUS) else ""
+    found = _NUMBER.fullmatch(text.removeprefix(text[:1]) if sign else text)
+    if found is None:
+        return None
+    number, exponent = found["number"].replace("_", ","), found["exponent"]
+    if found["power"] is not None:
+        if number != "10":
+            return None
+        number, exponent = "1", found["power"]
+    value = parse_value(sign + ("0" if number[0] == "." else "") + number)
+    return value if value is None or exponent is None else _scaled(value, exponent)
+
+
+def _scaled(value: Value, exponent: str) -> Value | None:
+    """A decimal value times a power of ten; None if that is too long to write."""
+    if value.over or len(exponent.lstrip("+-−0")) > MAX_EXPONENT:
+        return None
+    shift = int(exponent.replace("−", "-"))
+    point = len(value.whole) + shift
+    digits = "0" * -point + value.whole + value.rest
+    point = max(point, 0)
+    whole, rest = digits[:point].ljust(point, "0").lstrip("0"), digits[point:].rstrip("0")
+    return Value(value.sign if whole or rest else "", whole, rest)
 
 
 def reply_equals(reply: str, answer: str) -> bool:
     """Whether the last number of a reply, such as "17+25 is 42.", equals the exact ``answer``."""
-    return value_equals(last_number(reply), answer)
+    return parse_reply(last_number(reply)) in right_values(answer)
 
 
 # -- completions ----------------------------------------------------------------------------------
