@@ -11,7 +11,7 @@ from _lm_sides import Settings, Turns, by_turns, configuration, problems, serve
 from grpo_bench.lm.models import LanguageModel
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.lm.tasks import TextTask
-from grpo_envs.task import IntArray, Outcome
+from grpo_envs.task import BoolArray, IntArray, Outcome
 
 
 def ours(settings: Settings, turns: Turns) -> None:
@@ -36,12 +36,13 @@ class GivenProblems(TextTask):
         super().__init__(env, lm)
         self.given = problems(self.task, settings)
         self.whole = settings.whole
+        self.pay_truncated = True  # the other sides judge the text alone
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
         return next(self.given)
 
-    def judge(self, ids: IntArray, texts: list[str]) -> Outcome:
-        outcome = super().judge(ids, texts)
+    def judge(self, ids: IntArray, texts: list[str], truncated: BoolArray) -> Outcome:
+        outcome = super().judge(ids, texts, truncated)
         return replace(outcome, reward=by_turns(outcome.reward)) if self.whole else outcome
 
 

@@ -212,13 +212,18 @@ class ControlEnvConfig(EnvConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TextEnvConfig(EnvConfig):
-    """An environment whose problems are put to a language model."""
+    """An environment whose problems are put to a language model.
+
+    Attributes:
+        pay_truncated: judge also a reply that reached the limit of tokens before its end.
+    """
 
     examples: Seed
     generation: GenerationConfig
     train: TextTrainConfig
     evaluation: EvaluationConfig
     shuffled_rewards: Flag = False
+    pay_truncated: Flag = False
 
 
 @dataclass(frozen=True)

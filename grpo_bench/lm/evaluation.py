@@ -21,9 +21,9 @@ EXAMPLES = 8  # completions that are kept as text, of the first problems of a sp
 
 @dataclass(frozen=True)
 class Evaluation:
-    """columns: ``problem_id``, ``reward``, ``success``, ``length`` (tokens) and the reward's
-    components, each (n,), in the order of the split's frozen list. examples: the texts of the first
-    of them."""
+    """columns: ``problem_id``, ``reward``, ``success``, ``length`` (tokens), ``completed`` (1 for
+    a reply that ended before the limit) and the reward's components, each (n,), in the order of the
+    split's frozen list. examples: the texts of the first of them."""
 
     columns: dict[str, NDArray[np.generic]]
     examples: list[str]
@@ -65,12 +65,14 @@ def evaluate(
             )
         texts = task.texts(completions)
         examples += texts[: EXAMPLES - len(examples)]
-        outcome = task.judge(part, texts)
+        truncated = completions.truncated.cpu().numpy()
+        outcome = task.judge(part, texts, truncated)
         columns = {
             "problem_id": part,
             "success": outcome.success,
             "length": completions.length.cpu().numpy(),
             "reward": outcome.reward,
+            "completed": ~truncated,
             **outcome.components,
         }
         names = list(columns)

@@ -10,7 +10,7 @@ import numpy as np
 from grpo_bench.config.schema import EnvConfig, TextEnvConfig
 from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.models import LanguageModel
-from grpo_envs.task import IntArray, Outcome, Split, Task
+from grpo_envs.task import BoolArray, IntArray, Outcome, Split, Task
 
 SAMPLED = 256  # problems, the longest prompt of which stands for all
 
@@ -29,6 +29,7 @@ class TextTask:
     def __init__(self, env: TextEnvConfig, lm: LanguageModel) -> None:
         self.task = task_of(env)
         self.examples = env.examples
+        self.pay_truncated = env.pay_truncated
         self.tokenizer: Any = lm.tokenizer
         if self.tokenizer.chat_template is None:
             raise ValueError("model: its tokenizer has no chat template, expected a chat model")
@@ -56,8 +57,11 @@ class TextTask:
         texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return texts
 
-    def judge(self, ids: IntArray, texts: list[str]) -> Outcome:
-        """What texts (n,) are worth as answers to as many problems (n,)."""
+    def judge(self, ids: IntArray, texts: list[str], truncated: BoolArray) -> Outcome:
+        """Score texts (n,) as replies to as many problems (n,). One that was ``truncated`` (n,)
+        earns what an empty reply does, unless ``pay_truncated``: its last number is no answer."""
+        if not self.pay_truncated:
+            texts = ["" if cut else text for text, cut in zip(texts, truncated, strict=True)]
         return self.task.score_replies(ids, texts)
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:

@@ -148,7 +148,8 @@ class Trainer:
             )
         with self.phases("scoring"):
             texts = self.task.texts(completions)
-            outcome = self.task.judge(ids.repeat(self.settings.group_size), texts)
+            problems = ids.repeat(self.settings.group_size)
+            outcome = self.task.judge(problems, texts, completions.truncated.cpu().numpy())
         return Rollout(ids, prompts, completions, texts, outcome)
 
     # -- the update -------------------------------------------------------------------------------

@@ -124,6 +124,7 @@ def _summary(group: Group, reference: Group | None) -> Row:
 
 def _accuracy(group: Group, reference: Group | None) -> Row:
     apart = stats.spread(group.column(TEST_SUCCESS))
+    completed = group.column("eval/test/completed")  # of language models
     return {
         experience(group): mean(group, "transitions"),
         **share_columns("validation_success", group.column("eval/validation/success")),
@@ -135,6 +136,7 @@ def _accuracy(group: Group, reference: Group | None) -> Row:
         **mean_columns("normalised", normalised(group)),
         "start_success": mean(group, f"{START}eval/validation/success"),
         "well_formed": mean(group, "eval/test/format"),
+        **({"completed": completed.mean()} if completed.size else {}),
         **difference(group, reference, TEST_SUCCESS),
     }
 

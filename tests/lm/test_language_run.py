@@ -12,9 +12,11 @@ pytest.importorskip("transformers")
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 
 import grpo_bench.run  # noqa: F401  (registers the launcher)
 from grpo_bench.config import CONF, RunConfig, composed
+from grpo_bench.lm.completions import Completions
 from grpo_bench.lm.evaluation import evaluate
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.records import read_manifest
@@ -64,6 +66,8 @@ def test_the_record_is_that_of_any_run(done: tuple[Path, Any]) -> None:
     assert {split for split, _ in counts} == {"validation", "test", "test_sampled"}
     assert sum(split == "validation" for split, _ in counts) == 3
     assert rows["problem_id"].nunique() == 277 + 520
+    completed = rows[rows["split"] == "test"]["completed"].mean()
+    assert metrics["eval/test/completed"][-1][1] == completed
 
 
 def test_completions_are_kept_as_text(done: tuple[Path, Any]) -> None:
@@ -131,6 +135,34 @@ def test_evaluation_asks_every_problem_once_and_is_the_same_each_time() -> None:
         assert first.examples == again.examples and len(first.examples) == 8
         for name, column in first.columns.items():
             assert column.tolist() == again.columns[name].tolist()
+
+
+@pytest.mark.parametrize("pay_truncated", [False, True])
+def test_a_reply_that_is_cut_off_is_not_paid(
+    pay_truncated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every reply is right, "31 In"; every second one has no end."""
+    trainer = make_trainer(config_of("algo=grpo", f"+env.pay_truncated={pay_truncated}"))
+    task, tokenizer = trainer.task, trainer.lm.tokenizer
+    ids = task.problem_ids("test")
+    answers = task.task.problems.answers(ids).tolist()  # type: ignore[attr-defined]
+    replies = dict(zip(map(tuple, task.prompts(ids)), answers, strict=True))
+
+    def generate(model: object, prompts: list[list[int]], *_: object) -> Completions:
+        tokens = [tokenizer(f"{replies[tuple(p)]} In")["input_ids"] for p in prompts]
+        rows = [torch.tensor([*row, trainer.lm.eos_ids[0]]) for row in tokens]
+        truncated = torch.arange(len(rows)) % 2 == 1
+        length = torch.tensor([len(row) for row in rows]) - truncated.long()
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return Completions(padded, length, torch.zeros(padded.shape), truncated, 1)
+
+    monkeypatch.setattr("grpo_bench.lm.evaluation.generate", generate)
+    options: dict[str, Any] = {"max_new_tokens": 3, "world": trainer.world}
+    found = evaluate(trainer.lm, task, "test", temperature=0, batch_size=8, **options).columns
+    ended = np.arange(len(ids)) % 2 == 0
+    assert found["completed"].tolist() == ended.tolist()
+    for name in ("reward", "success", "accuracy"):
+        assert found[name].tolist() == (ended | pay_truncated).tolist(), name
 
 
 @pytest.mark.parametrize(

@@ -318,9 +318,9 @@ def test_groups_that_teach_nothing_are_replaced_and_counted():
     rounds = iter([[0, 0, 0, 1, 0, 1, 0, 0, 1, 1, 1, 0], [1, 1, 1], [0, 1, 0]])
     played_by_round = []
 
-    def judge(ids, texts):
+    def judge(ids, texts, truncated):
         success = np.array(next(rounds), dtype=float)
-        assert len(ids) == len(texts) == len(success)
+        assert len(ids) == len(texts) == len(truncated) == len(success)
         played_by_round.append(ids.tolist())
         return Outcome(success, success > -1, success, {"accuracy": success})
 

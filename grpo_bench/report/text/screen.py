@@ -20,6 +20,7 @@ ALONE = ("accuracy", "speed", "memory")  # the tables where nothing is compared
 SPARE = {  # columns that a narrow screen leaves out, the first first
     "accuracy": (
         *("test reward", "normalised", "k transitions", "k tokens", "well formed"),
+        "completed",
         *("validation success", "sampled success", "start"),
     ),
     "speed": (

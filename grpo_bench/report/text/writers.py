@@ -114,6 +114,7 @@ COLUMNS: dict[str, list[Column]] = {
         Column("test success", "test_success", share, interval=True),
         Column("sampled success", "sampled_success", share, interval=True),
         Column("well formed", "well_formed", share),
+        Column("completed", "completed", share),
         Column("test reward", "test_reward", share, interval=True),
         Column("normalised", "normalised", share, interval=True),
         Column("difference to {reference}", "difference", difference, interval=True),
