@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -216,10 +217,9 @@ MAX_EXPONENT = 4  # digits: a number in canonical form has as many digits as its
 def last_number(reply: str) -> str:
     """The last number in a text with its sign, without a comma after it; "" if there is none."""
     reply = _RAISED.sub(lambda found: "^" + found[0].translate(_LOWERED), reply)
-    last = None
-    for last in _NUMBER.finditer(reply):
-        pass
-    return "" if last is None else _sign(reply[: last.start()]) + last[0].rstrip(",_")
+    for last in deque(_NUMBER.finditer(reply), maxlen=1):
+        return _sign(reply[: last.start()]) + last[0].rstrip(",_")
+    return ""
 
 
 def _sign(before: str) -> str:
