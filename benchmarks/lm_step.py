@@ -12,7 +12,6 @@ alternate. Without TRL, only ours and the floors are measured.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +23,7 @@ import torch
 from _compare import Table, bounds, interleaved, parser, progress, ratio, spread, verdict
 from _lm_sides import PRECISIONS, Settings, Turn, side
 
+from grpo_bench.meter.cpus import usable_cpus
 from grpo_bench.report.text.numbers import difference, in_units, share, significant
 from grpo_bench.report.text.writers import Column
 from grpo_bench.stats import mean_interval, paired_difference_interval
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
     command.add_argument("--quick", action="store_true", help="a tiny random model")
     command.add_argument("--curves", action="store_true", help="learning instead of speed")
     command.add_argument("--steps", type=int, default=1, help="of each side per turn")
-    command.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch")
+    command.add_argument("--threads", type=int, default=usable_cpus(), help="of torch")
     command.add_argument(
         "--precisions", nargs="+", choices=PRECISIONS, default=["same", "autocast"], help="TRL's"
     )

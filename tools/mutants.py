@@ -20,6 +20,8 @@ from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
+from grpo_bench.meter.cpus import usable_cpus
+
 # Tests by package, without simulations and trainings: tests of values must notice a mutant.
 TESTS = {
     "grpo_bench/stats": ["tests/stats", "--ignore=tests/stats/test_stats_coverage.py"],
@@ -54,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("modules", nargs="*", metavar="MODULE", default=[*TESTS])
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--processes", type=int, default=usable_cpus())
     parser.add_argument("--shown", action="store_true", help="run nothing")
     options = parser.parse_args(arguments)
     names: dict[str, list[str]] = {}

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from grpo_bench.meter.cpus import usable_cpus
+
 PACKAGES = ("grpo_bench", "grpo_envs")  # whose sources make the code digest
 DISTRIBUTIONS = (
     "grpo-bench",
@@ -38,7 +40,7 @@ class Provenance:
     python: str
     platform: str
     processor: str
-    cores: int
+    cores: int  # that the process may use
     accelerator: str | None  # name of the CUDA card used
     threads: int  # torch's, within one operation
 
@@ -57,7 +59,7 @@ def provenance(device: str = "cpu") -> Provenance:
         python=platform.python_version(),
         platform=platform.platform(),
         processor=processor(),
-        cores=os.cpu_count() or 1,
+        cores=usable_cpus(),
         accelerator=torch.cuda.get_device_name(device) if on_cuda else None,
         threads=torch.get_num_threads(),
     )
