@@ -14,6 +14,7 @@ import gc
 import math
 import os
 import sys
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -37,7 +38,7 @@ ONE_PROCESS = (
 def main(config: DictConfig) -> float:
     """One run in this process; its success rate at the end, on the split of its budget."""
     gc.disable()  # imports leave no garbage, and collections take a fifth of their time
-    from grpo_bench.records import RecordError
+    from grpo_bench.records import RecordError, plan
     from grpo_bench.runs.console import OneRun
     from grpo_bench.runs.job import check, execute
     from grpo_bench.runs.outcome import outcome
@@ -64,6 +65,9 @@ def main(config: DictConfig) -> float:
         raise SystemExit(str(error)) from None
     print_tuned([tuned])
     try:
+        before = outcome(plan(Path(settings.results), settings.plain), settings, settings.name)
+        if before.status == "damaged":
+            print(before.again())
         with OneRun(settings.name) as progress:
             folder = execute(settings, progress.show)
         if rank():

@@ -1,4 +1,4 @@
-"""Why runs did not end ok: the last lines of their tracebacks."""
+"""Why runs did not end ok: the type and first line of their exceptions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from grpo_bench.records.archive import RUNS
 from grpo_bench.records.files import read_parquet
 from grpo_bench.records.schema import is_run
-from grpo_bench.records.store import last_line
+from grpo_bench.records.texts import reason_of
 
 
 def load_errors(folder: Path | str) -> dict[str, str]:
-    """The last line of error.txt of each run under ``folder`` that has one, by the run's name.
+    """The reason in error.txt of each run under ``folder`` that has one, by the run's name.
 
     Raises:
         RecordError: an archive is damaged.
@@ -25,4 +25,4 @@ def load_errors(folder: Path | str) -> dict[str, str]:
         name = path.parent.relative_to(folder).as_posix()
         if is_run(name):
             texts[name] = path.read_text(encoding="utf-8", errors="replace")
-    return {name: last_line(text) for name, text in texts.items()}
+    return {name: reason_of(text) for name, text in texts.items()}

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo_bench.records.schema import RecordError
+
+_BESIDE = re.compile(r"\..+\.(?P<pid>\d+)(-[0-9a-f]{8})?\.tmp")  # as the two functions name them
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -44,6 +50,24 @@ def create(path: Path, data: bytes) -> bool:
         beside.unlink(missing_ok=True)
     _sync_folder(path.parent)
     return True
+
+
+def remove_leftovers(folder: Path, age: float = 0.0) -> None:
+    """Remove what processes left in a folder that were killed while they wrote a file there.
+
+    Args:
+        age: seconds since the last write; where processes of other hosts may be writing, whose
+            numbers say nothing here.
+    """
+    for path in folder.glob(".*.tmp"):
+        found = _BESIDE.fullmatch(path.name)
+        if found is None:
+            continue
+        writer = int(found["pid"])
+        with suppress(FileNotFoundError):
+            old = time.time() - path.stat().st_mtime >= age
+            if old and (writer == os.getpid() or not psutil.pid_exists(writer)):
+                path.unlink()
 
 
 def read_parquet(

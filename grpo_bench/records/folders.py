@@ -24,6 +24,7 @@ from grpo_bench.records.schema import (
     read_manifest,
     run_order,
 )
+from grpo_bench.records.whole import check_present
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,10 @@ def read_folders(folder: Path, read: Callable[[Path], Any]) -> list[Record]:
     for name in run_names(folder):
         path = folder / name
         try:
-            records.append(Record(name, read_manifest(path), "", read(path)))
+            manifest = read_manifest(path)
+            if manifest.status == "ok":
+                check_present(path)
+            records.append(Record(name, manifest, "", read(path)))
         except RecordError as error:
             problem = str(error).replace(f"{path}", name)  # the same words wherever it lies
             records.append(Record(name, None, problem))

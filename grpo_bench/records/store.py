@@ -17,7 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from grpo_bench.meter.provenance import Provenance
-from grpo_bench.records.files import create, parquet_bytes, write_atomically
+from grpo_bench.records.files import (
+    create,
+    parquet_bytes,
+    remove_leftovers,
+    write_atomically,
+)
 from grpo_bench.records.lock import Holder, latest_attempt, make_attempt
 from grpo_bench.records.schema import (
     BUDGETS,
@@ -29,8 +34,7 @@ from grpo_bench.records.schema import (
     read_manifest,
     run_folder,
 )
-
-LONGEST_REASON = 300  # characters of a traceback's last line; all of it is in error.txt
+from grpo_bench.records.whole import is_done
 
 
 def plan(results: Path, config: dict[str, Any]) -> Path:
@@ -54,14 +58,14 @@ def claim(
     """Take a planned run for this process, or one that did not end well; its files start anew.
 
     Returns:
-        None if the run is ok already, or another process holds it: of any number of sweeps that
-        claim one run at once, exactly one gets it.
+        None if the run is ok already and its tables can be read, or another process holds it: of
+        any number of sweeps that claim one run at once, exactly one gets it.
 
     Raises:
         RecordError: the folder's manifest cannot be read.
     """
     number, _ = latest_attempt(folder)
-    if holder(folder) is not None or read_manifest(folder).status == "ok":
+    if holder(folder) is not None or is_done(folder):
         return None
     if not make_attempt(folder, number + 1):
         return None
@@ -80,6 +84,7 @@ def claim(
     for name in ("metrics.parquet", "eval.parquet", "completions.jsonl", "error.txt"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    remove_leftovers(folder)
     return run
 
 
@@ -240,12 +245,6 @@ class Run:
             self.finish()
         else:
             self.finish(status_of(error), "".join(traceback.format_exception(error)))
-
-
-def last_line(text: str) -> str:
-    """Of a traceback the last line that is not blank, cut at ``LONGEST_REASON``; "" without one."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    return lines[-1][:LONGEST_REASON] if lines else ""
 
 
 def status_of(error: BaseException) -> Status:

@@ -8,6 +8,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from grpo_bench.records.texts import printable
+
 SIGN_OF_LIFE = 30.0  # seconds without a line after which one is printed where there is no terminal
 REFRESH = 0.2  # seconds between two pictures of a bar that is drawn by the run itself
 
@@ -30,6 +32,7 @@ def make_bars(console: Console, auto_refresh: bool = True) -> Progress:
 
 def as_status(stage: str, success: float) -> str:
     """The stage of a run, and its latest success rate if there is one."""
+    stage = printable(stage)
     return stage if math.isnan(success) else f"{stage}, {success:.3f} right"
 
 
@@ -38,10 +41,10 @@ class OneRun:
     time from training."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = printable(name)
         self.console = Console(highlight=False)
         self.bars = make_bars(self.console, auto_refresh=False)
-        self.bar: TaskID = self.bars.add_task(name, total=1.0, status="starts")
+        self.bar: TaskID = self.bars.add_task(self.name, total=1.0, status="starts")
         self.last = time.monotonic()
 
     def __enter__(self) -> OneRun:

@@ -25,6 +25,7 @@ from grpo_bench.config import RunConfig
 from grpo_bench.meter.memory import map_pages_of
 from grpo_bench.records import Holder, holder, plan, read_manifest, settle
 from grpo_bench.records.labels import labels
+from grpo_bench.records.texts import printable, reason_of
 from grpo_bench.runs.console import SIGN_OF_LIFE, as_status, make_bars
 from grpo_bench.runs.outcome import Outcome, outcome
 
@@ -76,7 +77,7 @@ def run_names(runs: Mapping[Path, RunConfig]) -> dict[Path, str]:
     differs = {
         folder: text for several in alike.values() for folder, text in labels(several).items()
     }
-    return {folder: config.name_with(differs[folder]) for folder, config in runs.items()}
+    return {folder: printable(config.name_with(differs[folder])) for folder, config in runs.items()}
 
 
 def child(job: Job, pipe: Connection, concurrency: int) -> None:
@@ -101,7 +102,7 @@ def child(job: Job, pipe: Connection, concurrency: int) -> None:
             execute(job.config, send, concurrency)
     except (Exception, KeyboardInterrupt) as error:
         with suppress(BrokenPipeError):
-            pipe.send(f"{type(error).__name__}: {error}")
+            pipe.send(reason_of(f"{type(error).__name__}: {error}"))
         raise SystemExit(1) from None
 
 
@@ -189,7 +190,10 @@ class Sweep:
         """Start a process for a warm-up, or for a run that is neither ok nor going on elsewhere."""
         if job.folder is not None:
             if read_manifest(job.folder).status == "ok":
-                return self._report(outcome(job.folder, job.config, job.name), "already done: ")
+                before = outcome(job.folder, job.config, job.name)
+                if before.status == "ok":
+                    return self._report(before, "already done: ")
+                self._print(before.again())
             if (other := holder(job.folder)) is not None:
                 return self._await(job, job.folder, other)
         receiver, sender = self.context.Pipe(duplex=False)
@@ -247,7 +251,7 @@ class Sweep:
         self.bars.remove_task(bar)
         plan(Path(job.config.results), job.config.plain)  # again, if it was deleted
         ended = outcome(folder, job.config, job.name)
-        if ended.status in ("planned", "running", "killed"):
+        if ended.status in ("planned", "running", "killed", "damaged"):
             self.queue.appendleft(job)
         else:
             self._report(ended, "done elsewhere: ")
@@ -276,4 +280,4 @@ class Sweep:
 
     def _print(self, line: str) -> None:
         self.last_line = time.monotonic()
-        self.console.print(line, markup=False, soft_wrap=True)
+        self.console.print(printable(line), markup=False, soft_wrap=True)

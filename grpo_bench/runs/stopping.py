@@ -34,10 +34,18 @@ def held() -> Iterator[None]:
 
 
 def stopping(main: Callable[[], Any], message: str = "Stopped.") -> None:
-    """Run a program; Ctrl-C and SIGTERM end it with a message and no traceback."""
+    """Run a program; Ctrl-C and SIGTERM end it with a message and no traceback. The line with which
+    it ends by itself may quote names and errors: no escape sequence of theirs gets through."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:
         print(message, file=sys.stderr)
         sys.exit(130)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            # not before: the import takes half a second
+            from grpo_bench.records.texts import printable
+
+            end.code = printable(end.code)
+        raise

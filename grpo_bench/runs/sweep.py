@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,10 @@ from rich.console import Console
 
 from grpo_bench.config import RunConfig
 from grpo_bench.config.schema import ControlEnvConfig, GymEnvConfig
+from grpo_bench.meter.cpus import usable_cpus
 from grpo_bench.records import plan, read_manifest
+from grpo_bench.records.files import remove_leftovers
+from grpo_bench.records.whole import is_done
 from grpo_bench.runs.folders import make_folder
 from grpo_bench.runs.outcome import Outcome
 from grpo_bench.runs.processes import Sweep, start_server
@@ -38,7 +40,7 @@ def execute_all(configs: list[RunConfig], n_jobs: int | None = None) -> list[Out
 
     Args:
         configs: those of one sweep, with one folder of results.
-        n_jobs: processes at a time; None: as many as the cores have room for.
+        n_jobs: processes at a time; None: as many as ``usable_cpus`` have room for.
 
     Returns:
         An outcome for each configuration, in the same order.
@@ -50,7 +52,7 @@ def execute_all(configs: list[RunConfig], n_jobs: int | None = None) -> list[Out
     """
     threads = max(config.threads for config in configs)
     if n_jobs is None:
-        n_jobs = max(1, (os.cpu_count() or 1) // threads)
+        n_jobs = max(1, usable_cpus() // threads)
     if type(n_jobs) is not int or n_jobs < 1:
         raise ValueError(f"hydra.launcher.n_jobs={n_jobs}: expected a whole number, more than 0")
     places = sorted({config.results for config in configs})
@@ -59,6 +61,8 @@ def execute_all(configs: list[RunConfig], n_jobs: int | None = None) -> list[Out
     context = start_server(threads)
     check_all(configs, context)
     make_folder("results", places[0])
+    for name in ("tables", "warmup"):  # those of runs go when they are claimed
+        remove_leftovers(Path(places[0]) / name, age=60.0)
     folders = [plan(Path(places[0]), config.plain) for config in configs]
     for folder in folders:
         read_manifest(folder)
@@ -96,7 +100,7 @@ def find_warmups(runs: dict[Path, RunConfig]) -> list[RunConfig]:
     """
     found: dict[str, RunConfig] = {}
     for folder, config in runs.items():
-        if config.env.warmup is not None and read_manifest(folder).status != "ok":
+        if config.env.warmup is not None and not is_done(folder):
             found.setdefault(repr((config.env, config.threads)), config)
     return sorted(found.values(), key=work, reverse=True)
 

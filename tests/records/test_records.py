@@ -263,6 +263,26 @@ def test_kill_loses_nothing_that_was_flushed(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_what_a_kill_leaves_of_a_file_goes_with_the_next_attempt(tmp_path, monkeypatch):
+    def killed(run):
+        run.log(1, 1, 0.1, 1, {"a": 1.0})
+        monkeypatch.setattr(os, "fsync", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        run.flush()
+
+    folder = plan(tmp_path, config())
+    _die(folder, killed)
+    (left,) = folder.glob(".*")
+    assert re.fullmatch(r"\.metrics\.parquet\.\d+\.tmp", left.name)
+    other = folder / f".manifest.json.{os.getppid()}.tmp"  # its process lives
+    mine = folder / ".mine.tmp"
+    for path in (other, mine):
+        path.touch()
+    run = take(folder)
+    assert sorted(folder.glob(".*")) == [other, mine]
+    run.finish()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_killed_between_its_attempt_and_its_first_manifest(tmp_path, monkeypatch):
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -30,7 +30,8 @@ from support.interrupts import hear_interrupts
 from grpo_bench.config import GymConfig
 from grpo_bench.meter import provenance
 from grpo_bench.meter.memory import map_pages_of, resident_bytes
-from grpo_bench.records import Manifest, Run, claim, holder, plan, read_manifest, settle, store
+from grpo_bench.records import Run, claim, holder, plan, read_manifest, settle, store
+from grpo_bench.records.load import load_summaries
 from grpo_bench.runs import console as consoles
 from grpo_bench.runs import processes
 from grpo_bench.runs.job import execute
@@ -151,7 +152,9 @@ def test_each_warm_up_that_runs_will_need_once_the_long_ones_first(tmp_path: Pat
     assert [one.env.name for one in find_warmups(runs)] == ["b", "a"]
     for folder, settings in runs.items():
         if settings.env.name == "b":
-            (folder / "manifest.json").write_bytes(Manifest("ok", settings.plain).to_json())
+            run = claim(folder, settings.plain, seeds={}, provenance=provenance())
+            assert run is not None
+            run.finish()
     assert [one.env.name for one in find_warmups(runs)] == ["a"]  # nothing needs b's
 
 
@@ -227,7 +230,7 @@ def test_a_run_that_is_killed_stays_in_the_denominator_and_is_redone(tmp_path: P
     ended, lines = run_all_of(forever, first, second, n_jobs=1)
     thread.join()
     assert [one.status for one in ended] == ["killed", "ok", "ok"]
-    assert "vlm grpo seed=1: killed (the process was ended by signal 9 (SIGKILL)), see" in lines
+    assert ") seed=1: killed (the process was ended by signal 9 (SIGKILL)), see" in lines
     assert [line[:5] for line in lines.splitlines()] == ["[1/3]", "[2/3]", "[3/3]"]
     ended, lines = run_all_of(first, second)
     assert lines.count("already done") == 2
@@ -249,6 +252,63 @@ def test_a_run_that_fails_says_why_in_its_line(tmp_path: Path) -> None:
         "failed (ValueError: env.train.episodes=100: expected a multiple" in lines
         and lines.count("\n") == 1
     )
+
+
+def test_a_run_whose_exception_has_several_lines_shows_its_type_and_first_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Escape sequences do not reach the terminal."""
+
+    def broken(*_: Any) -> None:
+        raise ValueError(
+            "boom \x1b[2J\x1b]0;owned\x07here\n[red]markup[/red]\ngrad_fn=<SubBackward0>)"
+        )
+
+    monkeypatch.setattr("grpo_bench.runs.job.make_model", broken)
+    (ended,), lines = run_all_of(config(tmp_path, *QUICK))
+    assert f"failed (ValueError: boom here), see {ended.folder}" in lines
+    assert lines.count("\n") == 1 and "\x1b" not in lines
+    assert "[red]markup[/red]" in (ended.folder / "error.txt").read_text()
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+@pytest.mark.parametrize("name", ["metrics.parquet", "eval.parquet"])
+@pytest.mark.parametrize("harm", [_cut, Path.unlink])
+def test_a_damaged_table_is_named_and_its_run_is_done_again(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    first, second, third = (config(tmp_path, *QUICK, f"seed={seed}") for seed in (1, 2, 3))
+    (done, _), _ = run_all_of(first, second)
+    harm(done.folder / name)
+    found = load_summaries(tmp_path).runs.set_index("seed")
+    if harm is Path.unlink or name == "metrics.parquet":  # summaries do not open eval.parquet
+        assert list(found["status"]) == ["planned", "ok"] and name in found["problem"][1]
+    (again, kept, new), lines = run_all_of(first, second, third)
+    assert [one.status for one in (again, kept, new)] == ["ok", "ok", "ok"]
+    assert f"executed again: {done.folder / name}: " in lines
+    assert lines.count("already done: vlm grpo seed=2") == 1
+    assert [read_manifest(one.folder).attempt for one in (again, kept, new)] == [2, 1, 1]
+    assert again.score == done.score
+    harm(again.folder / name)
+    execute(first)  # alone
+    assert read_manifest(again.folder).attempt == 3 and (again.folder / name).exists()
+
+
+def test_one_allowed_processor_is_one_process_at_a_time(tmp_path: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        process = start(tmp_path, "-m", *QUICK, "algo=grpo", "seed=1,2")
+    finally:
+        os.sched_setaffinity(0, allowed)
+    process.communicate(timeout=300)
+    assert process.returncode == 0
+    found = [read_manifest(path.parent) for path in (tmp_path / "runs").glob("*/*/*/manifest.json")]
+    assert {one.concurrency for one in found} == {1}
+    assert {one.provenance.cores for one in found if one.provenance} == {1}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grpo_bench.records.texts import printable
 from grpo_bench.report.text.writers import TEXT_COLUMNS, brief
 
 PIPED_WIDTH = 100  # characters, where neither a terminal nor COLUMNS says how wide it is
@@ -48,7 +49,7 @@ def print_tables(tables: dict[str, pd.DataFrame]) -> None:
     for name in (name for name in printed if name in tables):
         shown = brief(name, tables[name])
         narrow = fit(name, shown, console.width)
-        console.print(Text(shown.attrs["caption"], style="bold"))
+        console.print(Text(printable(shown.attrs["caption"]), style="bold"))
         console.print(screen_grid(narrow))
         if name == "summary":
             console.print(shown.attrs["reading"], style="dim", markup=False)
@@ -56,7 +57,7 @@ def print_tables(tables: dict[str, pd.DataFrame]) -> None:
             console.print(NARROW, style="dim", markup=False)
     about = next(iter(tables.values())).attrs
     for line in (*about["footnotes"], about["header"]):
-        console.print(line, markup=False)
+        console.print(printable(line), markup=False)
     others = ", ".join(f"{name}.md" for name in tables if name not in printed)
     if others:
         console.print(f"More in the files: {others}", markup=False)
@@ -104,5 +105,5 @@ def screen_grid(shown: pd.DataFrame) -> Table:
         head = textwrap.fill(title, column_width(shown[title]), break_on_hyphens=False)
         grid.add_column(head, justify="left" if title in TEXT_COLUMNS else "right")
     for row in shown.to_numpy().tolist():
-        grid.add_row(*map(Text, row))
+        grid.add_row(*(Text(printable(cell)) for cell in row))
     return grid
