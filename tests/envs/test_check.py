@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import time
+import tracemalloc
+from datetime import datetime as imported_datetime
 from functools import partial
+from time import time as imported_time
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -149,6 +153,18 @@ class StopWatch(_NoisyReward):
         return float(time.monotonic_ns() // 10**12)
 
 
+CLOCKS: dict[str, Any] = {
+    "datetime": lambda: datetime.datetime.now().hour,
+    "with a zone": lambda: datetime.datetime.now(datetime.UTC).hour,
+    "date": lambda: datetime.date.today().toordinal() % 1000,
+    "imported datetime": lambda: imported_datetime.today().minute,
+    "imported time": lambda: imported_time() // 3_600 % 24,
+    "localtime": lambda: time.localtime().tm_hour,
+    "strftime": lambda: float(time.strftime("%H")),
+    "time of the process": lambda: time.process_time() // 10_000,
+}
+
+
 class TorchReward(_NoisyReward):
     def noise(self) -> float:
         return float(torch.rand(1))
@@ -166,6 +182,19 @@ class OneBadInTwenty(_NoisyReward):
         return random.random() if self.problem % 20 == 7 else 0.0
 
 
+class GoesOnWhereItWas(_NoisyReward):
+    """One problem in twenty, played twice in a row."""
+
+    before = 0
+
+    def reset(self, **start: Any) -> Any:
+        self.before = getattr(self, "problem", 0)
+        return super().reset(**start)
+
+    def noise(self) -> float:
+        return float(self.before == self.problem and self.problem % 20 == 7)
+
+
 class AfterStep200(_NoisyReward):
     def step(self, action: int) -> Any:
         observation, reward, _, *rest = super().step(action)
@@ -176,7 +205,7 @@ class AfterStep200(_NoisyReward):
 
 
 BROKEN = {
-    NoisyStart: "the first observations of a first rollout and a later one differ",
+    NoisyStart: "the first observations of two rollouts in a row differ",
     NoisyObservation: "observations after step 1 .* differ",
     OwnGeneratorReward: "rewards .* at step 1",
     GlobalNumpyReward: "rewards .* at step 1",
@@ -191,6 +220,7 @@ BROKEN = {
     StopWatch: "rewards .* at step 1",
     TorchReward: "rewards .* at step 1",
     RareChance: "rewards .* at step",
+    GoesOnWhereItWas: "rewards of two rollouts in a row at step 1",
     OneBadInTwenty: "rewards .* at step 1",
     AfterStep200: "rewards .* at step 201",
 }
@@ -200,6 +230,16 @@ BROKEN = {
 def test_each_fault_is_reported(broken: type[Guess]) -> None:
     with pytest.raises(AssertionError, match=r"^problem \d+.*" + BROKEN[broken]):
         check_group_env(broken())
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_each_clock_is_moved(clock: str) -> None:
+    class Clocked(_NoisyReward):
+        def noise(self) -> float:
+            return float(CLOCKS[clock]())
+
+    with pytest.raises(AssertionError, match="rewards of a first rollout and a later one"):
+        check_group_env(Clocked())
 
 
 def test_one_problem_is_enough_to_find_leftovers() -> None:
@@ -291,6 +331,85 @@ def test_infos_of_our_tasks_are_floats_under_the_same_keys() -> None:
             assert {values.dtype for values in columns.values()} == {np.dtype(np.float64)}
 
 
+class LongEpisodes(Guess):
+    def step(self, action: int) -> Any:
+        observation, reward, _, *rest = super().step(action)
+        return observation, reward, self.guesses == 300, *rest
+
+
+class Calendar(Guess):
+    """The date of the problem, by a clock that runs but does not matter."""
+
+    def observe(self) -> np.ndarray:
+        day = imported_datetime(2020, 1, 1) + datetime.timedelta(days=self.problem)
+        assert isinstance(day, imported_datetime) and isinstance(day, datetime.date)
+        assert datetime.datetime.now() > day and time.localtime(0).tm_year < 1971
+        return np.array([day.month, time.gmtime(86_400 * self.problem).tm_yday], np.float32)
+
+
+class Missing(Guess):
+    """Nothing is seen, and there is no reward before the end."""
+
+    def observe(self) -> np.ndarray:
+        return np.full(2, np.nan, np.float32)
+
+    def step(self, action: int) -> Any:
+        observation, reward, ended, *rest = super().step(action)
+        return observation, reward if ended else np.nan, ended, *rest
+
+
+class SignOfZero(Guess):
+    """-0.0 and 0.0 are equal."""
+
+    def observe(self) -> np.ndarray:
+        return np.float32(0.0) * np.array([self.problem, (-1) ** self.episodes], np.float32)
+
+
+@pytest.mark.parametrize("env", [Guess, LongEpisodes, Calendar, Missing, SignOfZero])
+def test_environments_without_a_fault(env: type[Guess]) -> None:
+    check_group_env(env())
+
+
+class EachItsOwnId(SyncVectorEnv):
+    """Sub-environments that name their problem at their resets alone."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        if options is None or "problem_id" not in options:
+            return super().reset(seed=seed, options=options)
+        infos: dict[str, Any] = {}
+        for i, (env, id) in enumerate(zip(self.envs, options["problem_id"], strict=True)):
+            self._env_obs[i], info = env.reset(options={"problem_id": id})
+            infos = self._add_info(infos, info, i)
+        self._autoreset_envs[:] = False
+        return np.stack(self._env_obs), infos
+
+
+class IdAtTheStart(Guess):
+    def step(self, action: int) -> Any:
+        observation, reward, _, truncated, _ = super().step(action)
+        return observation, reward, self.guesses == 1 + self.problem % 3, truncated, {}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_ids_at_the_resets_are_enough(mode: AutoresetMode) -> None:
+    check_group_env(EachItsOwnId([IdAtTheStart] * 3, autoreset_mode=mode))
+
+
+def test_images_do_not_fill_the_memory() -> None:
+    class Images(Guess):
+        observation_space = spaces.Box(0, 255, (100_000,), np.uint8)  # type: ignore[assignment]
+
+        def observe(self) -> np.ndarray:
+            return np.full(100_000, self.problem % 256, np.uint8)
+
+    tracemalloc.start()
+    try:
+        check_group_env(Images())
+        assert tracemalloc.get_traced_memory()[1] < 5e6  # all images: 18 million bytes
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
 def test_environments_without_ids(env_id: str) -> None:
     """Third-party environments need only equal seeds: dict, tuple and discrete spaces."""
@@ -304,9 +423,15 @@ def test_the_global_generators_are_left_as_they_were() -> None:
         numpy = np.random.get_state()[1].tolist()  # noqa: NPY002
         return random.getstate(), numpy, torch.get_rng_state().tolist()
 
-    before, clock = states(), time.time
+    def clocks() -> Any:
+        ours = imported_time, imported_datetime, datetime.datetime
+        return {k: v for k, v in vars(time).items() if callable(v)}, ours
+
+    before = states(), clocks()
     check_group_env(gym.make("GRPO-Arithmetic-v0"))
-    assert states() == before and time.time is clock
+    with pytest.raises(AssertionError):
+        check_group_env(GlobalNumpyReward())
+    assert (states(), clocks()) == before
 
 
 # -- vector environments --------------------------------------------------------------------------
