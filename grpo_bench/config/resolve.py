@@ -15,6 +15,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grpo_bench.config.content import content_of
 from grpo_bench.config.imports import digests
 from grpo_bench.config.rules import Plain, read
 from grpo_bench.config.schema import ControlConfig, GymConfig, LanguageConfig
@@ -89,6 +90,9 @@ def resolved(config: DictConfig) -> GymConfig | ControlConfig | LanguageConfig:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ValueError(explained(str(error).splitlines()[0])) from None
+    model = plain.get("model")
+    if isinstance(model, dict) and (content := content_of(str(model.get("source")))):
+        model["content"] = content
     for group in ("env", "algo"):
         if own := digests(plain.get(group)):
             plain[group]["code"] = own

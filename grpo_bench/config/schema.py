@@ -237,7 +237,8 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A language model."""
+    """A language model. ``content`` is the digest of its folder, or its revision on the hub;
+    ``resolve.resolved`` adds it."""
 
     name: Text
     source: Text
@@ -247,6 +248,7 @@ class ModelConfig:
     sharded: Flag
     save: Flag
     lora: LoraConfig
+    content: Text = ""
 
 
 @dataclass(frozen=True, kw_only=True)

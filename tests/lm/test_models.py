@@ -20,12 +20,16 @@ from transformers import (
     PreTrainedModel,
 )
 
+import grpo_bench.run  # noqa: F401  (registers the launcher)
+from grpo_bench.config import composed
+from grpo_bench.config.content import BUILT_IN, content_of
 from grpo_bench.lm import shapes
 from grpo_bench.lm.lora import Lora, Reference, adapters
-from grpo_bench.lm.models import load_model
+from grpo_bench.lm.models import SMOLLM2, load_model
 from grpo_bench.lm.optimizer import make_optimizer
-from grpo_bench.lm.shapes import SHAPES, byte_tokenizer
+from grpo_bench.lm.shapes import SHAPES, byte_tokenizer, random_model
 from grpo_bench.meter.memory import module_bytes
+from grpo_bench.records import run_folder
 
 IDS = torch.tensor([[1, 5, 2, 9, 2, 40], [7, 2, 2, 2, 100, 258]])  # 2 is EOS, and padding
 CHAT = [{"role": "user", "content": "What is 17 + 25?"}]
@@ -362,3 +366,60 @@ def test_a_cache_is_filled_in_spite_of_checkpointing() -> None:
     model = load_model("tiny", gradient_checkpointing=True).model
     with torch.no_grad():
         assert model(IDS, use_cache=True).cache.get_seq_length() == 6
+
+
+# -- what a run's name says of its model ----------------------------------------------------------
+
+
+def name_of_run(source: object) -> str:
+    """The folder of a run of the model there, for the same words on the command line."""
+    words = ("model=pretrained", "model.name=mine", "env=arithmetic_text")
+    return str(run_folder(Path(), composed(*words, f"model.source={source}").plain))
+
+
+@pytest.mark.parametrize("changed", ["weights", "tokenizer", "chat template", "settings"])
+def test_other_content_in_the_same_folder_is_another_run(tmp_path: Path, changed: str) -> None:
+    model = random_model("tiny", torch.float32, "cpu", 0)
+    saved(tmp_path, model)
+    first = name_of_run(tmp_path)
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "checkpoint-1/model.safetensors").write_text("x")
+    assert name_of_run(tmp_path) == first
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    if changed == "weights":
+        with torch.no_grad():
+            next(model.parameters()).view(-1)[0] += 1.0
+        model.save_pretrained(tmp_path)
+    elif changed == "chat template":
+        tokenizer = byte_tokenizer()
+        tokenizer.chat_template = "{{ messages[0].content }}"
+        tokenizer.save_pretrained(tmp_path)
+    else:
+        name = {"tokenizer": "tokenizer.json", "settings": "generation_config.json"}[changed]
+        (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
+    assert name_of_run(tmp_path) != first
+    for path, content in before.items():
+        path.write_bytes(content)
+    assert name_of_run(tmp_path) == first
+
+
+def test_the_revision_of_a_model_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert content_of("org/name") == ""
+    main = tmp_path / "models--org--name/refs/main"
+    main.parent.mkdir(parents=True)
+    main.write_text("0123abcd")
+    assert content_of("org/name") == "0123abcd"
+
+
+def test_models_of_our_own_have_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names stand for the same weights always, also beside a folder of that name."""
+    assert (SMOLLM2, *SHAPES) == BUILT_IN
+    monkeypatch.chdir(tmp_path)
+    for name in BUILT_IN:
+        (tmp_path / name).mkdir()
+        plain = composed("env=arithmetic_text", f"model={name}").plain
+        assert "content" not in plain["model"]
