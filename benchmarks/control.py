@@ -23,6 +23,7 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from grpo_bench import GRPO
 from grpo_bench.records.files import write_atomically
+from grpo_bench.report.text.writers import csv
 
 COLUMNS = ("environment", "setting", "transitions", "seeds", "median", "lowest", "target", "met")
 
@@ -93,7 +94,7 @@ def main() -> None:
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
     arguments.out.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.out / "control.md", text.encode())
-    write_atomically(arguments.out / "control.csv", found.to_csv(index=False).encode())
+    write_atomically(arguments.out / "control.csv", csv(found).encode())
     print(text)
 
 

@@ -21,7 +21,7 @@ from grpo_bench.report.text.numbers import (
     whole,
 )
 from grpo_bench.report.text.screen import SPARE, fit, print_tables
-from grpo_bench.report.text.writers import COLUMNS
+from grpo_bench.report.text.writers import COLUMNS, escaped, no_formula, without_tags
 from grpo_bench.tables import write_tables
 
 
@@ -322,3 +322,66 @@ def test_command_without_runs_says_so(tmp_path):
         "empty: no records; expected a folder that python -m grpo_bench.run"
     )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("grpo", "grpo"),
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("+SUM(A1)", "'+SUM(A1)"),
+        ("-SUM(A1)", "'-SUM(A1)"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t =1+1", "'\t =1+1"),
+        ("\r\n=1", "'\r\n=1"),
+        ("-0.5", "-0.5"),
+        ("+1e-3", "+1e-3"),
+        ("-inf", "-inf"),
+        ("a=b", "a=b"),
+        ("\N{EN DASH}", "\N{EN DASH}"),
+    ],
+)
+def test_no_cell_is_a_formula(text, cell):
+    assert no_formula(text) == cell
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("a|b", r"a\|b"),
+        (r"a\|b", r"a\\\|b"),  # else the backslash would be escaped, and the bar a bar
+        ("a\r\nb\rc", "a b c"),
+        ("<b>x</b>", "&lt;b>x&lt;/b>"),
+        ("<!-- x", "&lt;!-- x"),
+        ("p < 0.01, <0.01", "p < 0.01, <0.01"),
+        ("`<answer>`", "`<answer>`"),
+        ("``<a>`</a>`` <b>", "``<a>`</a>`` &lt;b>"),
+        ("`<b>``", "`&lt;b>``"),  # no code: the ticks differ in number
+        (r"\`<b>`", r"\`&lt;b>`"),
+        ("`<b>", "`&lt;b>"),
+    ],
+)
+def test_no_cell_breaks_its_markdown_table(text, cell):
+    assert escaped(text) == cell
+
+
+def test_tables_of_a_hostile_record(tmp_path):
+    """Names that are formulas, tags, bars and escape sequences."""
+    name = "=1+1|<img src=x onerror=alert(1)>\x1b[2J"
+    record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6), env=name)
+    tables = make_tables(tmp_path)
+    write_tables(tables, tmp_path / "tables")
+    with (tmp_path / "tables/accuracy.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["env"] == f"'{name}" and float(row["test_success"]) == 0.5
+    text = (tmp_path / "tables/accuracy.md").read_text()
+    assert "<img" not in text and r"=1+1\|&lt;img" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    assert "<img" not in without_tags(text)
+
+
+def test_escape_sequences_of_a_record_do_not_reach_the_terminal(tmp_path, capsys):
+    record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6), env="a\x1b[2J\x1b]0;owned\x07b")
+    print_tables(make_tables(tmp_path))
+    assert "ab" in (shown := capsys.readouterr().out) and "\x1b" not in shown

@@ -4,6 +4,7 @@ bytes: nothing here knows the time."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -260,15 +261,16 @@ def markdown(shown: pd.DataFrame) -> str:
     about = shown.attrs
     parts = [f"**{about['caption']}**", about["header"], markdown_grid(shown), about["reading"]]
     parts += ["\n".join(f"- {note}" for note in about["footnotes"])]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(without_tags(part) for part in parts if part) + "\n"
 
 
 def block(shown: pd.DataFrame) -> str:
     """The same for a page about something else, all words in one small paragraph below."""
     about = shown.attrs
     # Not wrapped: a line that happens to begin with "1." would be a list.
+    caption = without_tags(about["caption"])
     words = "\n".join([about["reading"], *(f"{n}." for n in about["footnotes"]), about["header"]])
-    return f"**{about['caption']}**\n\n{markdown_grid(shown)}\n\n<sub>{words}</sub>\n"
+    return f"**{caption}**\n\n{markdown_grid(shown)}\n\n<sub>{without_tags(words)}</sub>\n"
 
 
 def without_budget(shown: pd.DataFrame) -> pd.DataFrame:
@@ -284,12 +286,10 @@ def without_budget(shown: pd.DataFrame) -> pd.DataFrame:
 def markdown_grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMNS) -> str:
     """A table of strings in Markdown, columns aligned, the lines of a cell in one. No spaces beside
     the bars: ten columns would be twenty characters wider."""
-    titles = list(shown.columns)
-    rows = [
-        [escaped(" ".join(cell.split("\n"))) for cell in row] for row in shown.to_numpy().tolist()
-    ]
+    titles = [escaped(title) for title in shown.columns]
+    rows = [[escaped(cell) for cell in row] for row in shown.to_numpy().tolist()]
     widths = [max(2, *map(len, column)) for column in zip(titles, *rows, strict=True)]  # ":-"
-    left = [title in text_columns for title in titles]
+    left = [title in text_columns for title in shown.columns]
 
     def line(cells: list[str]) -> str:
         padded = zip(cells, widths, left, strict=True)
@@ -302,9 +302,20 @@ def markdown_grid(shown: pd.DataFrame, text_columns: Sequence[str] = TEXT_COLUMN
     return "\n".join(map(line, [titles, rule, *rows]))
 
 
+_CODE_OR_TAG = re.compile(
+    r"(?P<code>(?<![`\\])(?P<ticks>`+)(?!`).*?[^`](?P=ticks)(?!`))|<(?=[A-Za-z/!?])", re.DOTALL
+)
+
+
 def escaped(cell: str) -> str:
-    """A text as a cell of a table in Markdown."""
-    return cell.replace("|", "\\|")
+    """A text as a cell of a table in Markdown: one line, no bar, no tag."""
+    barred = re.sub(r"(\\*)\|", lambda found: found[1] * 2 + "\\|", " ".join(cell.splitlines()))
+    return without_tags(barred)
+
+
+def without_tags(text: str) -> str:
+    """A text in Markdown whose HTML is shown, not obeyed; "p < 0.01" and `<code>` have none."""
+    return _CODE_OR_TAG.sub(lambda found: found["code"] or "&lt;", text)
 
 
 def _lines(shown: pd.DataFrame) -> list[list[str]]:
@@ -339,16 +350,31 @@ def latex(shown: pd.DataFrame, label: str) -> str:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """All columns, numbers with ``DIGITS`` digits; an empty field is a missing number."""
-    rounded = {name: [_rounded(x) for x in table[name].tolist()] for name in table.columns}
+    """All columns, numbers with ``DIGITS`` digits; an empty field is a missing number. A text that
+    a spreadsheet would take for a formula has an apostrophe before it."""
+    rounded = {
+        no_formula(name): [_rounded(x) for x in table[name].tolist()] for name in table.columns
+    }
     return str(pd.DataFrame(rounded, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
 def _rounded(x: Any) -> Any:
-    """A float as text, other values unchanged; None, which is an empty field, for NaN."""
+    """A float as text, a text as none but a text; None, which is an empty field, for NaN."""
     if not isinstance(x, float):
-        return x
+        return no_formula(x) if isinstance(x, str) else x
     return None if math.isnan(x) else f"{x:.{DIGITS}g}"
+
+
+def no_formula(text: str) -> str:
+    """A text as a cell of a spreadsheet, which would execute what begins with one of ``=+-@``. See
+    https://owasp.org/www-community/attacks/CSV_Injection. A number stays a number."""
+    if not text.lstrip().startswith(("=", "+", "-", "@")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 _LATEX = str.maketrans(
