@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.progress import TaskID
 
@@ -28,7 +29,9 @@ from grpo_bench.records.labels import labels
 from grpo_bench.records.texts import printable, reason_of
 from grpo_bench.runs.console import SIGN_OF_LIFE, as_status, make_bars
 from grpo_bench.runs.outcome import Outcome, outcome
+from grpo_bench.runs.stopping import held
 
+LAST_SECONDS = 5.0  # for a process that was told to end
 GLANCE = 0.2  # seconds between two looks at the runs
 PRELOAD = [
     *("grpo_bench.runs.job", "grpo_bench.runs.processes", "grpo_bench.runs.sweep"),
@@ -106,6 +109,18 @@ def child(job: Job, pipe: Connection, concurrency: int) -> None:
         raise SystemExit(1) from None
 
 
+def wait_for_end(pid: int) -> None:
+    """Wait until a process is gone, and kill it if it does not go. ``join`` returns early where a
+    signal to the whole group ended the fork server first."""
+    deadline = time.monotonic() + LAST_SECONDS
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        while process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                process.kill()
+            time.sleep(0.01)
+
+
 @dataclass
 class Running:
     """A process, its job, and its state as the sweep knows it."""
@@ -158,6 +173,7 @@ class Sweep:
                 run.process.terminate()
             for run in self.running:
                 run.process.join()
+                wait_for_end(run.process.pid)
                 if run.job.folder is not None:
                     with suppress(OSError):  # a full disk: the next sweep finds the process gone
                         settle(run.job.folder, "killed", "the sweep was stopped")
@@ -201,8 +217,9 @@ class Sweep:
         process = self.context.Process(target=child, args=arguments, daemon=True)
         bar = self.bars.add_task(f"  {job.name}", total=1.0, status="starts")
         run = Running(job, process, receiver, bar)
-        process.start()
-        self.running.append(run)
+        with held():  # a signal finds it among those that are running, or not started
+            process.start()
+            self.running.append(run)
         sender.close()
 
     def _await(self, job: Job, folder: Path, other: Holder) -> None:

@@ -59,7 +59,13 @@ def execute_all(configs: list[RunConfig], n_jobs: int | None = None) -> list[Out
     if len(places) > 1:
         raise ValueError(f"results={','.join(places)}: expected one folder for all runs of a sweep")
     context = start_server(threads)
-    check_all(configs, context)
+    try:
+        check_all(configs, context)
+    except EOFError:  # nothing else reads from the server here
+        raise ChildProcessError(
+            "The process that runs are forked from was killed while it started, perhaps for lack "
+            "of memory. The same command starts it again."
+        ) from None
     make_folder("results", places[0])
     for name in ("tables", "warmup"):  # those of runs go when they are claimed
         remove_leftovers(Path(places[0]) / name, age=60.0)

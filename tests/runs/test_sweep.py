@@ -420,6 +420,32 @@ def test_a_sweep_that_is_stopped(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("attempt", range(3))
+def test_sigterm_to_the_whole_group_leaves_no_run_running(tmp_path: Path, attempt: int) -> None:
+    """As Slurm, systemd and containers stop a job."""
+    process = start(tmp_path, "-m", *LONG, "algo=grpo,ppo", "hydra.launcher.n_jobs=2")
+    wait_until(lambda: list(statuses(tmp_path / "runs").values()) == ["running", "running"])
+    os.killpg(process.pid, signal.SIGTERM)
+    told, _ = process.communicate(timeout=60)
+    assert list(statuses(tmp_path / "runs").values()) == ["killed", "killed"], told
+    assert process.returncode == 130 and "Traceback" not in told
+
+
+def test_a_fork_server_that_is_killed_while_it_starts_is_one_line(tmp_path: Path) -> None:
+    """As by the kernel, for lack of memory: one of its imports does not come back."""
+    (tmp_path / "dies.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    program = (
+        "import runpy, sys; from grpo_bench.runs import processes; processes.PRELOAD[:] = ['dies']"
+        f"; sys.argv[1:] = {['-m', *QUICK, *AS_THEY_SAY]!r}"
+        "; runpy.run_module('grpo_bench.run', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    assert "was killed while it started" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_a_run_that_is_stopped(tmp_path: Path) -> None:
     run = start(tmp_path, *LONG)
     wait_until(lambda: statuses(tmp_path / "runs") == {"grpo seed1": "running"})
