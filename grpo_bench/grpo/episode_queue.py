@@ -38,6 +38,7 @@ class EpisodeQueue:
         self.starts, self.kind = starts, kind
         self.playing = np.full(n_envs, -1)
         self._n_begun = 0
+        self._problems: dict[int, Any] = {}  # that a group's first member reported, by its seed
 
     @property
     def left(self) -> int:
@@ -72,21 +73,34 @@ class EpisodeQueue:
                 return [(None, None)] * len(slots)
 
     def check(self, slots: np.ndarray, reported: Sequence[Any] | np.ndarray) -> None:
-        """Compare the problem ids that these sub-environments report with those they were reset to;
-        None where they report none.
+        """Compare the problem ids that these sub-environments report, None where they report none,
+        with those they were reset to; or, after a reset by seed, with that of their group.
 
         Raises:
             ValueError: one plays another problem; names both.
         """
-        if self.kind != "problem_id":
+        if self.kind == "mixed_start":
             return
         asked = self.starts[self.playing[slots]]
         for slot, start, id in zip(slots.tolist(), asked.tolist(), reported, strict=True):
-            if id is not None and id != start:
+            if id is None:
+                continue
+            if self.kind == "problem_id" and id != start:
                 raise ValueError(
-                    f"sub-environment {slot} was reset to problem {start:g} and info says problem "
-                    f"{id}: make reset() start the problem in options['problem_id']"
+                    f"sub-environment {slot} was reset to problem {_plain(start)} and info says "
+                    f"problem {_plain(id)}: make reset() start the problem in options['problem_id']"
                 )
+            if self.kind == "seed" and id != self._problems.setdefault(start, id):
+                raise ValueError(
+                    f"sub-environment {slot} was reset with seed {start} and info says problem "
+                    f"{_plain(id)}, but the same seed gave problem {_plain(self._problems[start])} "
+                    "to another member of its group: make reset() draw the problem from its seed"
+                )
+
+
+def _plain(id: Any) -> Any:
+    """A whole number without its fraction: infos may have ids as floats."""
+    return f"{id:.0f}" if isinstance(id, float | np.floating) and id == np.floor(id) else id
 
 
 class Batch:

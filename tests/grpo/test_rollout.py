@@ -153,7 +153,7 @@ def test_a_deterministic_policy_plays_the_same_on_every_layout(task):
         if model._source.kind == "seed":
             starts = np.array([3, 1, 4, 15])
         else:
-            starts = np.array([7, 2011, 40, 9001])
+            starts = np.array([7, 1120, 40, 190])  # arithmetic's own ids for its problems
         model._source.draw = lambda n, starts=starts: starts
         got = collect_groups(model._source, model.policy, P, G, lambda n, infos: True)
         first = rollouts.setdefault(model._source.kind, got)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
 from support.toys import UNIT
 
 from grpo_bench import GRPO
+from grpo_bench.grpo.vec_env import VectorEnvAdapter
 from grpo_envs.tokens.arithmetic import ArithmeticVectorEnv
 
 SMALL = {"group_size": 4, "n_problems": 4, "seed": 1}
@@ -64,6 +67,51 @@ def test_ids_of_any_number_type_are_right(env):
     GRPO("MlpPolicy", DummyVecEnv([env] * 3), **SMALL).learn(100)
 
 
+class LargeIds(Stubborn):
+    """All of its ids are above a million, and floats."""
+
+    def reset(self, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        self.problem += 1_234_567
+        return observation, {"problem_id": float(self.problem)}
+
+
+def test_all_digits_of_an_id_are_named():
+    with pytest.raises(ValueError, match=r"problem 12345\d\d and info says problem 12345\d\d:"):
+        GRPO("MlpPolicy", DummyVecEnv([LargeIds] * 3), **SMALL).learn(200)
+
+
+class OwnChance(Stubborn):
+    """It draws its problem from a generator that no seed reaches; nothing else shows it."""
+
+    def __init__(self):
+        self.chance = np.random.default_rng(0)
+
+    def reset(self, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        self.problem = int(self.chance.integers(8))
+        return observation, {"problem_id": self.problem}
+
+    def step(self, action):
+        return np.zeros(UNIT.shape, UNIT.dtype), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("vec", [SyncVectorEnv, AsyncVectorEnv])
+def test_groups_by_seed_play_one_problem(vec, mode):
+    words = r"with seed \d+ and info says problem \d, but the same seed gave problem \d to"
+    with closing(vec([OwnChance] * 2, autoreset_mode=mode)) as env:
+        model = GRPO("MlpPolicy", env, **SMALL)
+        with pytest.raises(ValueError, match=words):
+            model.learn(100)
+    GRPO("MlpPolicy", SyncVectorEnv([Stubborn] * 2, autoreset_mode=mode), **SMALL).learn(100)
+
+
+def test_mixed_starts_may_be_other_problems():
+    env = SyncVectorEnv([OwnChance] * 2)
+    GRPO("MlpPolicy", env, mixed_start=True, **SMALL).learn(16)
+
+
 class OneOff(ArithmeticVectorEnv):
     """At a restart in the middle of a rollout, or at the start of one."""
 
@@ -80,8 +128,17 @@ class LateOff(OneOff):
     late = True
 
 
-@pytest.mark.parametrize("cls", [OneOff, LateOff])
-def test_native_environments(cls):
-    env = cls(8, autoreset_mode=AutoresetMode.DISABLED)
+@pytest.mark.parametrize(
+    ("cls", "mode"),
+    [*((OneOff, mode) for mode in AutoresetMode), (LateOff, AutoresetMode.DISABLED)],
+)
+def test_native_environments(cls, mode):
+    env = cls(8, autoreset_mode=mode)
     with pytest.raises(ValueError, match=r"was reset to problem \d+ and info says problem \d+"):
+        GRPO("MultiInputPolicy", env, **SMALL).learn(1)
+
+
+def test_native_environments_in_wrappers_of_sb3():
+    env = VecMonitor(VectorEnvAdapter(OneOff(8, autoreset_mode=AutoresetMode.DISABLED)))
+    with pytest.raises(ValueError, match=r"was reset to problem \d+ and info says problem \d+:"):
         GRPO("MultiInputPolicy", env, **SMALL).learn(1)
