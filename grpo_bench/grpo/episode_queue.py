@@ -10,6 +10,7 @@ environment that restarts its episodes as usual.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import gymnasium as gym
@@ -167,7 +168,7 @@ class QueuedVecEnv(VecEnvWrapper):
             rewards[i], dones[i] = reward, terminated or truncated
             infos[i] = info | {"TimeLimit.truncated": truncated and not terminated}
             if dones[i]:
-                infos[i]["terminal_observation"] = obs
+                infos[i]["terminal_observation"] = copy(obs)  # wrappers change it in place
         self.batch.put(active, [each.obs for each in stepped])
         self.began = self.queue.advance(active[dones[active]])
         self._begin(self.began)
@@ -214,7 +215,7 @@ class QueuedVectorEnv(VectorWrapper[Any, Any, Any]):
         for i, (obs, reward, end, cut, info) in zip(active, stepped, strict=True):
             rewards[i], terminated[i], truncated[i] = reward, end, cut
             if (end or cut) and self.mode is AutoresetMode.SAME_STEP:
-                info = {"final_obs": obs, "final_info": info}
+                info = {"final_obs": copy(obs), "final_info": info}
             infos = self.env._add_info(infos, info, int(i))
         self.batch.put(active, [each.obs for each in stepped])
         ended = active[(terminated | truncated)[active]]

@@ -31,9 +31,9 @@ def make_bars(console: Console, auto_refresh: bool = True) -> Progress:
 
 
 def as_status(stage: str, success: float) -> str:
-    """The stage of a run, and its latest success rate if there is one."""
+    """The stage of a run, and its latest success if there is one: a rate, a score, or a return."""
     stage = printable(stage)
-    return stage if math.isnan(success) else f"{stage}, {success:.3f} right"
+    return stage if math.isnan(success) else f"{stage}, success {success:.3f}"
 
 
 class OneRun:

@@ -34,6 +34,7 @@ from grpo_envs.task import Task
 if TYPE_CHECKING:
     from grpo_bench.lm.parallel import World
 
+NO_MODEL = (AssertionError, MemoryError, RuntimeError, TypeError, ValueError, gym.error.Error)
 UNEXPECTED = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 # Called with the stage, the share of it that is done, and the latest success rate.
 Progress = Callable[[str, float, float], None]
@@ -135,8 +136,15 @@ def check(config: RunConfig) -> None:
         make_model(config, "cpu")
         if config.env.warmup is not None:
             check_warmup(task_of(config.env), config.env)
-    except (AssertionError, MemoryError, TypeError, ValueError, gym.error.Error) as error:
-        said = str(error) or type(error).__name__
+    except (
+        AssertionError,
+        RuntimeError,
+        MemoryError,
+        TypeError,
+        ValueError,
+        gym.error.Error,
+    ) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
         if (found := UNEXPECTED.search(said)) and found[2] in config.algo.options:
             said = f"{found[1]} has no setting algo.{found[2]}"
         raise ValueError(f"{who}: {said}") from error

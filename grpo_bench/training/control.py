@@ -23,6 +23,7 @@ from grpo_bench.config.schema import ControlEnvConfig
 from grpo_bench.training.networks import policy_kwargs
 from grpo_envs.task import Split
 
+SMALLEST_IMAGE = 36  # pixels a side that SB3's NatureCNN takes
 TOGETHER = 16  # sub-environments of an evaluation
 
 
@@ -82,11 +83,12 @@ def check_env(env: ControlEnvConfig) -> None:
 
 
 def policy_of(env: ControlEnvConfig, space: spaces.Space[Any]) -> tuple[str, dict[str, Any]]:
-    """The policy of SB3 and its keywords. ``auto`` is the one that fits the observations; without a
-    network, it has SB3's."""
+    """The policy of SB3 and its keywords. ``auto`` is the one that fits the observations; images
+    that are too small for SB3's CNN are flat vectors to it. Without a network, it has SB3's."""
     name = env.policy
     if name == "auto":
-        is_dict, is_image = isinstance(space, spaces.Dict), is_image_space(space)
+        is_dict = isinstance(space, spaces.Dict)
+        is_image = is_image_space(space) and min(sorted(space.shape or ())[1:]) >= SMALLEST_IMAGE
         name = "MultiInputPolicy" if is_dict else "CnnPolicy" if is_image else "MlpPolicy"
     return name, {} if env.network is None else policy_kwargs(env.network)
 

@@ -159,11 +159,9 @@ class Recorder(BaseCallback):
 
     @property
     def findings(self) -> list[str]:
-        """Of the doctor, so far."""
-        doctor = self.model.doctor if isinstance(self.model, GRPO) else None
-        if self.checkup is not None:
-            doctor = self.checkup.doctor
-        return [] if doctor is None else list(doctor.findings.values())
+        """Of the doctor, so far; none where training has not begun."""
+        who = self.checkup or getattr(self, "model", None)
+        return list(who.doctor.findings.values()) if isinstance(who, GRPO | Checkup) else []
 
     @property
     def train_seconds(self) -> float:

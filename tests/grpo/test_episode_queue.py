@@ -174,6 +174,28 @@ def test_the_log_has_raw_returns():
             assert info["r"] >= least and start % 6 == length - 1
 
 
+class Pair(Story):
+    """Observations that VecFrameStack stacks one by one, the last one of an episode in place."""
+
+    observation_space = gym.spaces.Dict(
+        {name: gym.spaces.Box(-9e9, 9e9, (3,), np.float32) for name in "ab"}
+    )
+
+    def _seen(self):
+        return {name: np.full(3, self.t, np.float32) for name in "ab"}
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_stacked_observations_in_a_dict(n):
+    env = VecFrameStack(DummyVecEnv([Pair] * n), 2)
+    rollout = collected(GRPO("MultiInputPolicy", env, **SMALL))
+    for t in range(rollout.mask.shape[1]):
+        played = rollout.mask[:, t].numpy()
+        for frames in rollout.observations.values():
+            seen = frames[rollout.rows[played, t]].numpy()  # (n, 2 frames x 3)
+            assert (seen[:, 3:] == t).all() and (seen[:, :3] == max(t - 1, 0)).all()
+
+
 def test_the_environment_is_as_it_was_afterwards():
     """Its wrappers and it can be used by another algorithm, and again by this one."""
     env = VecNormalize(dummy(3))

@@ -339,6 +339,26 @@ def test_an_ok_run_without_the_number_of_the_others_is_told(tmp_path):
     assert table.attrs["footnotes"] == ["Without success on test: vlm, smoke, grpo: ok (seed 2)"]
 
 
+def test_what_stands_for_success_is_named(tmp_path):
+    """A return, a score, and a success that the environment reports."""
+    returns = {"random": 20, "reference": 500}
+    measured = {
+        "pole": (returns, 260.0, 0.5),
+        "hike": (None, -21.0, -21.0),
+        "maze": (None, 0.9, 1.0),
+        "lock": (returns, 260.0, 1.0),
+    }
+    for env, (known, reward, success) in measured.items():
+        last = values(success, 1000, 1e6) | {"eval/test/reward": reward}
+        settings = {"workers": 1, "returns": known}
+        record(tmp_path, "grpo", 1, last, env=env, settings=settings)
+    record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6) | {"eval/test/reward": 0.5})
+    assert make_tables(tmp_path)["accuracy"].attrs["footnotes"] == [
+        "Success on hike is the mean return",
+        "Success on pole is the mean return as a score, 0 for 20 (random), 1 for 500",
+    ]
+
+
 def test_machines_are_not_compared(tmp_path):
     other = replace(ORIGIN, processor="Another", commit=None, versions={"torch": "2.6"})
     record(tmp_path, "ppo", 1, values(0.5, 1000, 1e6))

@@ -560,7 +560,7 @@ def test_progress_of_one_run_without_a_terminal(
         one.show("training", 0.5, 0.75)
     assert capsys.readouterr().out.splitlines() == [
         "vlm ppo seed=1: 25 %, warm-up",
-        "vlm ppo seed=1: 50 %, training, 0.750 right",
+        "vlm ppo seed=1: 50 %, training, success 0.750",
     ]
 
 

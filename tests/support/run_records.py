@@ -40,12 +40,17 @@ def record(
     components: Sequence[str] = (),
     findings: Sequence[str] = (),
     model: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
     processes: int | None = None,
     **others: Any,
 ) -> None:
     """One run that logs 0 for everything at first, then ``last``. ``model``: settings of a language
-    model, ``others``: of the algorithm."""
-    names = {"env": {"name": env}, "algo": {"name": algo} | others, "budget": {"name": budget}}
+    model, ``settings``: of the environment, ``others``: of the algorithm."""
+    names = {
+        "env": {"name": env} | (settings or {}),
+        "algo": {"name": algo} | others,
+        "budget": {"name": budget},
+    }
     names |= {} if model is None else {"model": model}
     config = {**names, "seed": seed, "results": str(results)}
     run = claim(plan(results, config), config, seeds={}, provenance=origin, concurrency=2)

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from itertools import starmap
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from grpo_bench.report.rows.cells import TEST_SUCCESS, beside_references
 from grpo_bench.report.rows.comparison import MACHINE, Group
 
 SHOWN_VERSIONS = ("torch", "gymnasium", "stable-baselines3", "transformers", "numpy")
+TEST_REWARD = "eval/test/reward"
 _NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(e[+-]?\d+)?")  # no part of a name, such as k1
 
 
@@ -71,7 +73,28 @@ def footnotes(groups: list[Group], reference: str) -> list[str]:
         if other is None and not group.is_reference and several[group.place] > 1:
             where = f"{group.env}, {group.budget}: {group.label}"
             notes.append(f"{where} is compared with nothing: more than one {reference} fits it")
-    return notes + _findings(groups)
+    return notes + _other_measures(groups) + _findings(groups)
+
+
+def _other_measures(groups: list[Group]) -> list[str]:
+    """What stands for success on environments that report none: the mean return, or a score of it
+    (``training.control.evaluate``)."""
+    measures: dict[str, list[str]] = {}
+    for group in groups:
+        reward = group.column(TEST_REWARD)
+        settings = group.config.get("env", {})
+        if "workers" not in settings or len(reward) != len(group.column(TEST_SUCCESS)):
+            continue
+        low, high = 0.0, 1.0
+        if known := settings.get("returns"):
+            low, high = known["random"], known["reference"]
+        if not np.allclose((reward - low) / (high - low), group.column(TEST_SUCCESS)):
+            continue  # the environment reports success
+        measure = f"the mean return as a score, 0 for {low:g} (random), 1 for {high:g}"
+        envs = measures.setdefault(measure if known else "the mean return", [])
+        if group.env not in envs:
+            envs.append(group.env)
+    return [f"Success on {', '.join(envs)} is {what}" for what, envs in measures.items()]
 
 
 def _without_success(group: Group, place: str) -> list[str]:
