@@ -1,8 +1,9 @@
-"""``python scripts/sb3_tests.py FOLDER``: run Stable-Baselines3's own tests on GRPO.
+"""``python scripts/sb3_tests.py FOLDER``: run Stable-Baselines3's or sb3-contrib's tests on GRPO.
 
-FOLDER is ``tests`` of SB3's source: ``pip download --no-deps --no-binary :all:
-stable-baselines3==2.9.2`` and unpack it. SB3's tests of an on-policy algorithm import A2C, so GRPO
-takes its place, without the keywords that only A2C has; all that this changes is in ``PLUGIN``.
+FOLDER is ``tests`` of their source: ``pip download --no-deps --no-binary :all:
+stable-baselines3==2.9.2 sb3-contrib==2.9.2`` and unpack it. Their tests of an on-policy algorithm
+import A2C and TRPO, so GRPO takes their places, without the keywords that only these have; all that
+this changes is in ``PLUGIN``.
 Prints one line for each test that runs GRPO, and writes a table of counts by file.
 
     python scripts/sb3_tests.py stable_baselines3-2.9.2/tests test_run.py test_save_load.py
@@ -21,26 +22,31 @@ from xml.etree import ElementTree
 import pandas as pd
 
 PLUGIN = '''
-"""GRPO in the place of A2C."""
+"""GRPO in the places of A2C and TRPO."""
+import sb3_contrib
 import stable_baselines3
 
 from grpo_bench import GRPO as Ours
 
-A2C_ONLY = {"n_steps", "gae_lambda", "vf_coef", "normalize_advantage", "rms_prop_eps",
-            "use_rms_prop", "rollout_buffer_class", "rollout_buffer_kwargs"}
+THEIRS = {"n_steps", "gae_lambda", "vf_coef", "normalize_advantage", "rms_prop_eps",
+          "use_rms_prop", "rollout_buffer_class", "rollout_buffer_kwargs", "n_critic_updates",
+          "sub_sampling_factor", "cg_max_steps", "line_search_max_iter",
+          "batch_size"}  # in transitions there
 
 
 class GRPO(Ours):
     """Groups so small that the tests' few hundred steps hold some iterations. SB3's toy
-    environments begin at random whatever the seed, so ``mixed_start``."""
+    environments begin at random whatever the seed, so ``mixed_start``, and have up to 100 steps
+    with a reward each, so ``return_to_go``."""
 
     def __init__(self, policy, env=None, *args, **keywords):
-        kept = {name: value for name, value in keywords.items() if name not in A2C_ONLY}
-        small = {"group_size": 2, "n_problems": 4, "mixed_start": True}
+        kept = {name: value for name, value in keywords.items() if name not in THEIRS}
+        small = {"group_size": 2, "n_problems": 4, "mixed_start": True,
+                 "supervision": "return_to_go"}
         super().__init__(policy, env, *args, **{**small, **kept})
 
 
-stable_baselines3.A2C = GRPO
+stable_baselines3.A2C = sb3_contrib.TRPO = GRPO
 '''
 FILES = [  # those that run an algorithm
     *("test_callbacks", "test_cnn", "test_custom_policy", "test_deterministic", "test_dict_env"),
@@ -56,9 +62,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("files", nargs="*", default=[f"{name}.py" for name in FILES])
+    parser.add_argument("files", nargs="*", help="default: those that run an algorithm")
     parser.add_argument("--seconds", type=int, default=60, help="limit of a test")
     options = parser.parse_args()
+    known = [f"{name}.py" for name in FILES if (options.folder / f"{name}.py").exists()]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "grpo_for_a2c.py").write_text(PLUGIN)
         report = Path(folder) / "report.xml"
@@ -74,7 +81,9 @@ def main() -> None:
             f"--junitxml={report}",
         ]
         command += ["-o", f"faulthandler_timeout={options.seconds}"]
-        subprocess.run([*command, *options.files], cwd=options.folder, env=environment, check=False)
+        subprocess.run(
+            [*command, *(options.files or known)], cwd=options.folder, env=environment, check=False
+        )
         outcomes = pd.DataFrame(map(outcome, ElementTree.parse(report).iter("testcase")))
     print(pd.crosstab(outcomes["file"], outcomes["outcome"]))
     wrong = outcomes[outcomes["outcome"] == "failed"]

@@ -77,9 +77,10 @@ class ActorPolicy(BasePolicy):
         if net_arch is None:
             net_arch = [] if features_extractor_class is NatureCNN else [64, 64]
         if not isinstance(net_arch, list | tuple):
+            widths = net_arch.get("pi", [64, 64]) if isinstance(net_arch, dict) else [64, 64]
             raise ValueError(
                 f"net_arch={net_arch!r}: expected the widths of the hidden layers, such as "
-                "[64, 64]; there is no value network"
+                f"{widths}; there is no value network"
             )
         self.net_arch = net_arch
         self.activation_fn = activation_fn

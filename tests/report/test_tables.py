@@ -355,7 +355,7 @@ def test_what_stands_for_success_is_named(tmp_path):
     record(tmp_path, "grpo", 1, values(0.5, 1000, 1e6) | {"eval/test/reward": 0.5})
     assert make_tables(tmp_path)["accuracy"].attrs["footnotes"] == [
         "Success on hike is the mean return",
-        "Success on pole is the mean return as a score, 0 for 20 (random), 1 for 500",
+        "Success on pole (20 to 500) is the mean return as a score from 0 (random) to 1",
     ]
 
 

@@ -71,15 +71,15 @@ class Group:
 
 
 def reference_algorithm(results: RunSummaries, chosen: str | None) -> str:
-    """The algorithm that the others are compared with: the chosen one, or without a choice ``ppo``
-    where there is a run of it and else ``grpo``.
+    """The algorithm that the others are compared with: the chosen one, or without a choice the
+    first of ``ppo``, ``ppo_zoo`` and ``grpo`` that has a run.
 
     Raises:
         ValueError: there is no run of the chosen one.
     """
     algos = sorted(set(results.runs["algo"]))
     if chosen is None:
-        return "ppo" if "ppo" in algos else "grpo"
+        return next((name for name in ("ppo", "ppo_zoo") if name in algos), "grpo")
     if chosen not in algos:
         raise ValueError(
             f"reference={chosen}: expected an algorithm that has runs here: {', '.join(algos)}"

@@ -85,16 +85,16 @@ def _other_measures(groups: list[Group]) -> list[str]:
         settings = group.config.get("env", {})
         if "workers" not in settings or len(reward) != len(group.column(TEST_SUCCESS)):
             continue
-        low, high = 0.0, 1.0
+        measure, name, low, high = "the mean return", group.env, 0.0, 1.0
         if known := settings.get("returns"):
             low, high = known["random"], known["reference"]
+            measure = "the mean return as a score from 0 (random) to 1"
+            name = f"{group.env} ({low:g} to {high:g})"
         if not np.allclose((reward - low) / (high - low), group.column(TEST_SUCCESS)):
             continue  # the environment reports success
-        measure = f"the mean return as a score, 0 for {low:g} (random), 1 for {high:g}"
-        envs = measures.setdefault(measure if known else "the mean return", [])
-        if group.env not in envs:
-            envs.append(group.env)
-    return [f"Success on {', '.join(envs)} is {what}" for what, envs in measures.items()]
+        if name not in (names := measures.setdefault(measure, [])):
+            names.append(name)
+    return [f"Success on {', '.join(names)} is {what}" for what, names in measures.items()]
 
 
 def _without_success(group: Group, place: str) -> list[str]:
