@@ -269,6 +269,7 @@ class RunConfig:
     timeout_s: Seconds
     tensorboard: Flag
     wandb: Project
+    checkpoint_minutes: Rate = 10.0
     plain: Plain = field(default_factory=dict, repr=False, metadata={"plain": True})
 
     @property

@@ -265,8 +265,8 @@ class VecEnvSource(GroupSource):
         self.n_envs = env.num_envs
         self.device = None
         self.queued: QueuedVecEnv | None = None
-        env.reset()
         base = base_vec_env(env)
+        base.reset()  # not its wrappers: VecNormalize would count the observations
         self.sub_envs = sub_envs_of(base)
         has_ids = all("problem_id" in info for info in base.reset_infos)
         if isinstance(base, VectorEnvAdapter):  # infos may carry ids that reset() does not take
@@ -277,9 +277,10 @@ class VecEnvSource(GroupSource):
         if self.kind != "problem_id":
             return self.rng.integers(2**31, size=n)
         ids: list[float] = []
+        base = base_vec_env(self.env)
         while len(ids) < n:
-            self.env.reset()
-            ids += [info["problem_id"] for info in base_vec_env(self.env).reset_infos]
+            base.reset()
+            ids += [info["problem_id"] for info in base.reset_infos]
         return np.array(ids[:n])
 
     def problem_stream(self) -> None:

@@ -30,7 +30,9 @@ Status = Literal["planned", "running", "ok", "failed", "oom", "nan", "killed", "
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 # Top-level keys of a configuration that do not determine the result.
-VOLATILE = ("hydra", "progress", "results", "tensorboard", "timeout_s", "wandb")
+VOLATILE = (
+    *("checkpoint_minutes", "hydra", "progress", "results", "tensorboard", "timeout_s", "wandb"),
+)
 
 # Phases that are training, on environments and of language models; a record has their seconds as
 # ``time/<phase>_seconds``.

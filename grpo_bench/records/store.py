@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,9 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from grpo_bench.meter.provenance import Provenance
+from grpo_bench.records.checkpoints import (
+    Checkpoint,
+    delete_checkpoints,
+    latest_checkpoint,
+    save_checkpoint,
+)
 from grpo_bench.records.files import (
     create,
     parquet_bytes,
+    read_parquet,
     remove_leftovers,
     write_atomically,
 )
@@ -30,11 +37,14 @@ from grpo_bench.records.schema import (
     METRIC_SCHEMA,
     STATUSES,
     Manifest,
+    RecordError,
     Status,
     read_manifest,
     run_folder,
 )
 from grpo_bench.records.whole import is_done
+
+CUT_OFF = ("running", "killed", "timeout")  # what a run was that goes on from its checkpoint
 
 
 def plan(results: Path, config: dict[str, Any]) -> Path:
@@ -55,7 +65,8 @@ def claim(
     provenance: Provenance,
     concurrency: int = 1,
 ) -> Run | None:
-    """Take a planned run for this process, or one that did not end well; its files start anew.
+    """Take a planned run for this process, or one that did not end well. One that was cut off goes
+    on from its last checkpoint; otherwise its files start anew.
 
     Returns:
         None if the run is ok already and its tables can be read, or another process holds it: of
@@ -65,6 +76,7 @@ def claim(
         RecordError: the folder's manifest cannot be read.
     """
     number, _ = latest_attempt(folder)
+    before = read_manifest(folder).status
     if holder(folder) is not None or is_done(folder):
         return None
     if not make_attempt(folder, number + 1):
@@ -80,10 +92,14 @@ def claim(
             concurrency=concurrency,
             start=_now(),
         ),
+        latest_checkpoint(folder) if before in CUT_OFF else None,
     )
-    for name in ("metrics.parquet", "eval.parquet", "completions.jsonl", "error.txt"):
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+    (folder / "error.txt").unlink(missing_ok=True)
+    if run.checkpoint is None:
+        delete_checkpoints(folder)
+        for name in ("metrics.parquet", "eval.parquet", "completions.jsonl"):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
     remove_leftovers(folder)
     return run
 
@@ -142,16 +158,50 @@ class Run:
         manifest: as last written.
         extra: goes into the manifest at the end, however the run ends.
         sinks: are told all that is logged.
+        checkpoint: from which it goes on; None: it starts anew.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, checkpoint: Checkpoint | None = None
+    ) -> None:
         self.folder = folder
         self.manifest = manifest
+        self.checkpoint = checkpoint
         self.extra: dict[str, Any] = {}
         self.sinks: list[Sink] = []
         self._metrics: dict[str, list[Any]] = {name: [] for name in METRIC_SCHEMA.names}
         self._evaluations: list[pa.Table] = []
+        if checkpoint is not None:
+            try:
+                self._go_on(*checkpoint.state["rows"])
+            except RecordError:  # damaged: it starts anew
+                self.checkpoint = None
         write_atomically(folder / "manifest.json", manifest.to_json())
+
+    def _go_on(self, n_metrics: int, n_evaluations: int) -> None:
+        """Take up the rows that had been noted when the checkpoint was made."""
+        tables = []
+        for name, n in (("metrics", n_metrics), ("eval", n_evaluations)):
+            table = read_parquet(self.folder / f"{name}.parquet")
+            if table is None or len(table) < n:
+                raise RecordError(f"{self.folder / name}.parquet: expected {n} rows or more")
+            tables.append(table.slice(0, n))
+        self._metrics = tables[0].to_pydict()
+        self._evaluations = [tables[1]] if n_evaluations else []
+
+    def save_checkpoint(self, state: dict[str, Any], write: Callable[[Path], None]) -> None:
+        """Write all that has been noted, and a checkpoint that goes on from there.
+
+        Args:
+            state: plain values; ``rows`` is added, the numbers of rows of both tables.
+            write: puts the other files into a folder.
+
+        Raises:
+            OSError: the disk is full, or the like; earlier checkpoints are whole.
+        """
+        self.flush()
+        rows = (len(self._metrics["metric"]), sum(map(len, self._evaluations)))
+        save_checkpoint(self.folder, state | {"rows": rows}, write)
 
     def log(
         self,
@@ -228,6 +278,8 @@ class Run:
             with suppress(OSError):
                 self.flush()
         self.manifest = _end(self.folder, self.manifest, status, error, self.extra)
+        if status == "ok":
+            delete_checkpoints(self.folder)
         self._tell("close", status)
 
     def __enter__(self) -> Run:

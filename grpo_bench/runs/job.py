@@ -28,6 +28,7 @@ from grpo_bench.training.baselines import load_actor
 from grpo_bench.training.control import check_env
 from grpo_bench.training.exports import check_exports, sinks
 from grpo_bench.training.recorder import Recorder
+from grpo_bench.training.resume import resumed
 from grpo_bench.training.warmup import check_warmup, warmed_up
 from grpo_envs.task import Task
 
@@ -77,26 +78,38 @@ def execute(config: RunConfig, progress: Progress = ignore_progress, concurrency
             return folder
         assert isinstance(config, GymConfig | ControlConfig)
         phases = Phases(device)
-        with phases("setup"):
-            model = make_model(config, device)
-            extra = scores_of(config.env)
-        if isinstance(config, GymConfig) and config.env.warmup is not None:
-            task = task_of(config.env)
-            extra["time/warmup_seconds"] = warm_up(model, task, config, progress)
         recorder = Recorder(
             run,
             evaluation_of(config.env),
             config.budget,
             phases,
             lambda share, success: progress("training", share, success),
+            config.checkpoint_minutes,
         )
+        with phases("setup"):
+            model = make_model(config, device)
+            if run.checkpoint is not None:
+                model, recorder.counts = resumed(model, run.checkpoint)
+            else:
+                recorder.counts.extra = scores_of(config.env)
+        phases.seconds |= recorder.counts.seconds
+        if run.checkpoint is None and config.env.warmup is not None:
+            assert isinstance(config, GymConfig)
+            seconds = warm_up(model, task_of(config.env), config, progress)
+            recorder.counts.extra["time/warmup_seconds"] = seconds
+        left = config.budget.transitions - model.num_timesteps
         try:
             with norms_seen(recorder.see_norm):
-                model.learn(config.budget.transitions, callback=recorder, log_interval=1)
+                model.learn(
+                    left,
+                    callback=recorder,
+                    log_interval=1,
+                    reset_num_timesteps=run.checkpoint is None,
+                )
         finally:
             if recorder.findings:
                 run.extra["findings"] = recorder.findings
-        recorder.finish(extra)
+        recorder.finish()
         assert model.env is not None
         model.env.close()
         (folder / "checkpoint").mkdir(exist_ok=True)

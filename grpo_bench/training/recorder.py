@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +32,13 @@ from grpo_bench.meter.schedule import is_due
 from grpo_bench.records import Run
 from grpo_bench.training.baselines import critic_modules
 from grpo_bench.training.checkup import Checkup
+from grpo_bench.training.resume import Counts, can_resume, write_model
 from grpo_envs.task import Split
 
 # Called with the share of the budget that is spent, and the latest success rate.
 Progress = Callable[[float, float], None]
 Evaluation = Callable[[BaseAlgorithm, Split], dict[str, np.ndarray]]
+SHORTEST = 5.0  # seconds between two checkpoints, at least: they cost milliseconds
 # SB3 logs these as well; the record has them in other columns, or only settings in them.
 NOT_RECORDED = ("time/iterations", "time/time_elapsed", "time/total_timesteps", "time/fps")
 
@@ -51,6 +56,7 @@ class Recorder(BaseCallback):
             training.
         phases: the clock, which may have phases from before training.
         progress: called after every iteration.
+        minutes: between two checkpoints, at most.
     """
 
     def __init__(
@@ -60,16 +66,13 @@ class Recorder(BaseCallback):
         budget: BudgetConfig,
         phases: Phases,
         progress: Progress,
+        minutes: float = math.inf,
     ) -> None:
         super().__init__()
         self.run, self.play, self.phases, self.progress = run, evaluation, phases, progress
         self.evaluations, self.split, self.test = budget.evaluations, budget.split, budget.test
-        self.gradient_steps = 0
-        self.evaluated = 0  # evaluations so far
-        self.success = math.nan
-        self.rollout_bytes = 0
-        self.start_bytes = 0
-        self.peak_before = 0
+        self.counts = Counts()
+        self.minutes, self.last_checkpoint = minutes, time.monotonic()
         self.norms: list[torch.Tensor] = []  # of the gradients of an update
         self.checkup: Checkup | None = None  # of an algorithm without a doctor of its own
         self._phase = ExitStack()
@@ -84,17 +87,24 @@ class Recorder(BaseCallback):
             self.checkup = Checkup(self.model)
 
     def _on_training_start(self) -> None:
-        self.evaluate(self.split)
-        self.peak_before, self.start_bytes = peak_bytes(self.model.device), resident_bytes()
+        counts = self.counts
+        if self.run.checkpoint is None:
+            self.evaluate(self.split)
+        counts.peak_before = max(counts.peak_before, peak_bytes(self.model.device))
+        counts.start_bytes = resident_bytes()
         reset_peak(self.model.device)
 
     def _on_rollout_start(self) -> None:
         self._phase.close()
         self._log_update()
         share = self.model.num_timesteps / self.model._total_timesteps
-        if self.model.num_timesteps and is_due(share, self.evaluated, self.evaluations):
-            self.evaluate(self.split)
-        self.progress(min(share, 1.0), self.success)
+        if self.model.num_timesteps > self.counts.evaluated_at:  # not again where it goes on
+            due = is_due(share, self.counts.evaluated, self.evaluations)
+            if due:
+                self.evaluate(self.split)
+            if can_resume(self.model):
+                self._save_checkpoint(due)
+        self.progress(min(share, 1.0), self.counts.success)
         self._phase.enter_context(self.phases("rollout"))
 
     def _on_step(self) -> bool:
@@ -102,12 +112,12 @@ class Recorder(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         self._phase.close()
-        if not self.rollout_bytes:
+        if not self.counts.rollout_bytes:
             buffers = (
                 getattr(self.model, f"{name}_buffer", None) for name in ("rollout", "replay")
             )
             kept = self.locals.get("rollout") or next(filter(None, buffers), None)
-            self.rollout_bytes = 0 if kept is None else array_bytes(vars(kept))
+            self.counts.rollout_bytes = 0 if kept is None else array_bytes(vars(kept))
         self._phase.enter_context(self.phases("update"))
 
     def _on_training_end(self) -> None:
@@ -121,13 +131,25 @@ class Recorder(BaseCallback):
             self.norms.clear()
         self.model.logger.dump(self.model.num_timesteps)
 
+    def _save_checkpoint(self, evaluated: bool) -> None:
+        """Save all that it takes to go on from here, after an evaluation and now and then."""
+        since = time.monotonic() - self.last_checkpoint
+        longest = 60 * self.minutes
+        if since < (min(SHORTEST, longest) if evaluated else longest):
+            return
+        assert isinstance(self.model, GRPO)
+        self.counts.seconds = dict(self.phases.seconds)
+        self.counts.doctor = vars(self.model.doctor)
+        self.run.save_checkpoint(asdict(self.counts), partial(write_model, self.model))
+        self.last_checkpoint = time.monotonic()
+
     # -- what they write --------------------------------------------------------------------------
 
     def log(self, metrics: dict[str, float]) -> None:
         """Metrics at this moment of training."""
-        peak = max(self.peak_before, peak_bytes(self.model.device))
+        peak = max(self.counts.peak_before, peak_bytes(self.model.device))
         seconds = self.train_seconds
-        self.run.log(self.model.num_timesteps, self.gradient_steps, seconds, peak, metrics)
+        self.run.log(self.model.num_timesteps, self.counts.gradient_steps, seconds, peak, metrics)
 
     def evaluate(self, split: Split) -> None:
         """Play all problems of the split, and write the rows and their means."""
@@ -137,25 +159,29 @@ class Recorder(BaseCallback):
         means = {name: float(columns[name].mean()) for name in columns if name != "problem_id"}
         self.log({f"eval/{split}/{name}": value for name, value in means.items()})
         if split == self.split:
-            self.success = means["success"]
-            self.evaluated += 1
+            self.counts.success = means["success"]
+            self.counts.evaluated += 1
+            self.counts.evaluated_at = self.model.num_timesteps
             self.run.flush()
 
-    def finish(self, extra: dict[str, float]) -> None:
+    def finish(self) -> None:
         """The last evaluations, and the totals of time and memory."""
         memory = {
-            "memory/start_bytes": self.start_bytes,
+            "memory/start_bytes": self.counts.start_bytes,
             "memory/train_peak_bytes": peak_bytes(self.model.device),
-            "memory/rollout_bytes": self.rollout_bytes,
+            "memory/rollout_bytes": self.counts.rollout_bytes,
             **component_bytes(self.model),
         }
-        memory["memory/peak_bytes"] = max(self.peak_before, memory["memory/train_peak_bytes"])
+        memory["memory/peak_bytes"] = max(
+            self.counts.peak_before, memory["memory/train_peak_bytes"]
+        )
         self.evaluate(self.split)
         if self.test:
             self.evaluate("test")
         seconds = {f"time/{name}_seconds": value for name, value in self.phases.seconds.items()}
         speed = self.model.num_timesteps / self.train_seconds
-        self.log({**memory, **seconds, "time/transitions_per_second": speed, **extra})
+        self.log({**memory, **seconds, "time/transitions_per_second": speed})
+        self.log(self.counts.extra)
 
     @property
     def findings(self) -> list[str]:
@@ -169,11 +195,11 @@ class Recorder(BaseCallback):
         return sum(self.phases.seconds.get(name, 0.0) for name in ("rollout", "update"))
 
     def _count_step(self, *_: Any) -> None:
-        self.gradient_steps += 1
+        self.counts.gradient_steps += 1
 
     def see_norm(self, norm: torch.Tensor) -> None:
         """The norm of a gradient, (), before its step."""
-        check_gradient(norm, self.gradient_steps + 1)
+        check_gradient(norm, self.counts.gradient_steps + 1)
         self.norms.append(norm)
 
 
@@ -194,7 +220,7 @@ class RecordWriter(KVWriter):
             raise FloatingPointError(f"{bad} not finite after {step} transitions")
         self.recorder.log({name: metrics[name] for name in metrics if name not in bad})
         if self.recorder.checkup is not None and "train/n_updates" in metrics:
-            self.recorder.checkup.examine(metrics, self.recorder.gradient_steps)
+            self.recorder.checkup.examine(metrics, self.recorder.counts.gradient_steps)
 
     def close(self) -> None:
         pass
