@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +18,13 @@ from grpo_envs.tokens.scoring import TAGS, Verdict, judge, parse_value, right_va
 from grpo_envs.tokens.vocabulary import EOS, N_TOKENS, PAD, TOKEN_ID, VOCABULARY, decode, encode
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "completions.json").read_text())
-STRUCTURE_JUDGE, VALUE_JUDGE = structure_judge(), value_judge()
+
+
+@cache
+def judges() -> tuple[TokenJudge, TokenJudge]:
+    """Of structure and of values. Not at import, where a change of their tables would not count
+    (mutation tests)."""
+    return structure_judge(), value_judge()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -159,8 +166,8 @@ def judge_tokens(judge: TokenJudge, rows: np.ndarray, answer: int) -> list[Verdi
 def test_tokens_and_text_agree(tokens: list[int], answer: int) -> None:
     rows = np.array([tokens], dtype=np.int64)
     text = decode(tokens)
-    assert judge_tokens(STRUCTURE_JUDGE, rows, answer) == [judge(text, str(answer))]
-    (plain,) = judge_tokens(VALUE_JUDGE, rows, answer)
+    assert judge_tokens(judges()[0], rows, answer) == [judge(text, str(answer))]
+    (plain,) = judge_tokens(judges()[1], rows, answer)
     assert plain.accuracy == value_equals(text, str(answer))
 
 
@@ -170,10 +177,10 @@ def test_tokens_and_text_agree_on_every_short_sequence() -> None:
     rows = np.array(list(product(few, repeat=5)))
     opening = np.full((len(rows), 1), TOKEN_ID["<answer>"])
     for these in (rows, np.hstack((opening, rows))):
-        verdicts = judge_tokens(STRUCTURE_JUDGE, these, 1)
+        verdicts = judge_tokens(judges()[0], these, 1)
         texts = [decode(row) for row in these]
         assert verdicts == [judge(text, "1") for text in texts]
-        plain = [verdict.accuracy for verdict in judge_tokens(VALUE_JUDGE, these, 1)]
+        plain = [verdict.accuracy for verdict in judge_tokens(judges()[1], these, 1)]
         assert plain == [value_equals(text, "1") for text in texts]
     assert any(verdict.accuracy for verdict in verdicts)
 
@@ -183,17 +190,17 @@ def test_a_long_number_saturates_and_never_wraps_around() -> None:
     wrapping = [*encode(str(2**64 + answer))]  # would be 7 in 64 bits
     for tokens in (wrapping, encode("9" * 60), encode("0" * 60 + "7")):
         rows = np.array([tokens])
-        (verdict,) = judge_tokens(VALUE_JUDGE, rows, answer)
+        (verdict,) = judge_tokens(judges()[1], rows, answer)
         assert verdict.accuracy == value_equals(decode(tokens), "7")
 
 
 def test_to_go_is_the_shortest_way() -> None:
     """From the start of the format task: ``<reasoning>`` x ``</reasoning><answer>`` 1 ``</answer>``
     is six tokens, so five after the first; from a value, EOS at once."""
-    judge = STRUCTURE_JUDGE
+    judge = judges()[0]
     assert judge.to_go[judge.start, TOKEN_ID["<reasoning>"]] == 5
     assert (np.delete(judge.to_go[judge.start], TOKEN_ID["<reasoning>"]) > 1000).all()
-    judge = VALUE_JUDGE
+    judge = judges()[1]
     assert judge.to_go[judge.start, TOKEN_ID["-"]] == 1
     assert judge.to_go[judge.start, TOKEN_ID["7"]] == 0
     assert judge.to_go[judge.start, EOS] > 1000
