@@ -436,6 +436,13 @@ def test_each_interval_says_its_numbers(report: Report, text: str) -> None:
     ]
 
 
+def test_no_interval_of_two_seeds() -> None:
+    rows = pd.DataFrame(
+        {"label": ["two", "ten"], "estimate": 2.0, "low": [math.nan, 1.0], "high": [math.nan, 3.0]}
+    )
+    assert panels.intervals_in_words(rows) == ["two: 2.00", "ten: 2.00 [1.00, 3.00]"]
+
+
 def test_profiles_begin_where_they_differ() -> None:
     shares = pd.DataFrame({"tau": np.linspace(0, 1, 101), "share": 1.0})
     shares.loc[shares["tau"] > 0.625, "share"] = 0.5

@@ -146,11 +146,13 @@ def interval_rows(trades: pd.DataFrame) -> pd.DataFrame:
 
 
 def intervals_in_words(rows: pd.DataFrame) -> list[str]:
-    """Each of the ``interval_rows``: its label and its numbers."""
-    return [
-        f"{r.label}: {significant(r.estimate)} [{significant(r.low)}, {significant(r.high)}]"
-        for r in rows.itertuples()
-    ]
+    """Each of the ``interval_rows``: its label and its numbers, without an interval below 3
+    seeds."""
+    words = []
+    for r in rows.itertuples():
+        interval = f" [{significant(r.low)}, {significant(r.high)}]" if r.low == r.low else ""
+        words.append(f"{r.label}: {significant(r.estimate)}{interval}")
+    return words
 
 
 def held_by_the_algorithm(parts: pd.DataFrame) -> pd.DataFrame:
