@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from grpo_bench.config import LanguageConfig
 from grpo_bench.lm.evaluation import Evaluation, evaluate
 from grpo_bench.lm.optimizer import local
 from grpo_bench.lm.parallel import World
+from grpo_bench.lm.resume import can_resume, plain_state, restore, write_tensors
 from grpo_bench.lm.rollout import Rollout
 from grpo_bench.lm.setup import make_trainer
 from grpo_bench.lm.trainer import Trainer
@@ -28,8 +30,11 @@ from grpo_bench.meter.memory import (
 )
 from grpo_bench.meter.schedule import is_due
 from grpo_bench.records import TRAINING, Run
+from grpo_bench.records.checkpoints import Checkpoint, Pace
 from grpo_envs.task import Split
 
+# Attributes of a recorder that a checkpoint keeps.
+COUNTS = ("tokens", "evaluated", "evaluated_at", "success", "peak_before", "start_bytes")
 SAMPLE = 24  # characters of a completion that progress shows
 Progress = Callable[[str, float, float], None]  # as ``grpo_bench.runs.job.Progress``
 
@@ -46,11 +51,17 @@ def learn(run: Run, config: LanguageConfig, device: str, progress: Progress, wor
     recorder = LanguageRecorder(run, trainer, config)
     total, evaluations = config.budget.transitions, config.budget.evaluations
     try:
-        recorder.start()
+        if run.checkpoint is None:
+            recorder.start()
+        else:
+            recorder.go_on(run.checkpoint)
         while recorder.tokens < total:
             share = recorder.tokens / total
-            if recorder.tokens and is_due(share, recorder.evaluated, evaluations):
-                recorder.evaluate(recorder.split)
+            if recorder.tokens > recorder.evaluated_at:  # not again where it goes on
+                due = is_due(share, recorder.evaluated, evaluations)
+                if due:
+                    recorder.evaluate(recorder.split)
+                recorder.save_checkpoint(due)
             rollout = trainer.collect()
             recorder.tokens += int(world.gather(torch.tensor([rollout.tokens])).sum())
             recorder.log(trainer.update(rollout, remaining=1.0 - share))
@@ -84,8 +95,10 @@ class LanguageRecorder:
         self.save = config.model.save
         self.phases = trainer.phases
         self.device = trainer.lm.model.device
+        self.pace = Pace(config.checkpoint_minutes)
         self.tokens = 0
         self.evaluated = 0  # evaluations on that split so far
+        self.evaluated_at = 0  # tokens then
         self.success = math.nan
         self.peak_before = 0
         self.start_bytes = 0
@@ -95,6 +108,27 @@ class LanguageRecorder:
         """What the model does before it is trained."""
         self.evaluate(self.split)
         self.peak_before, self.start_bytes = peak_bytes(self.device), resident_bytes()
+        reset_peak(self.device)
+
+    def save_checkpoint(self, evaluated: bool) -> None:
+        """Save all that it takes to go on from here, after an evaluation and now and then."""
+        if not can_resume(self.trainer) or not self.pace.due(evaluated):
+            return
+        counts = {name: getattr(self, name) for name in COUNTS}
+        state = {"counts": counts, "seconds": self.phases.seconds, "lines": len(self.lines)}
+        with self.pace.saving():
+            write = partial(write_tensors, self.trainer)
+            self.run.save_checkpoint(state | {"trainer": plain_state(self.trainer)}, write)
+
+    def go_on(self, checkpoint: Checkpoint) -> None:
+        """Take up what an earlier attempt has done."""
+        state = checkpoint.state
+        restore(self.trainer, checkpoint.folder, state["trainer"])
+        vars(self).update(state["counts"])
+        self.phases.seconds |= state["seconds"]
+        text = (self.run.folder / "completions.jsonl").read_text(encoding="utf-8")
+        self.lines = text.split("\n")[: state["lines"]]
+        self.peak_before = max(self.peak_before, peak_bytes(self.device))
         reset_peak(self.device)
 
     def log(self, metrics: dict[str, float]) -> None:
@@ -108,6 +142,7 @@ class LanguageRecorder:
         self._record(split, self._answers(split, 0.0))
         if split == self.split:
             self.evaluated += 1
+            self.evaluated_at = self.tokens
             self.run.flush()
         else:
             sampled = self._answers(split, self.env.generation.temperature)

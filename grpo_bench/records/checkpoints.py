@@ -6,13 +6,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_bench.records.files import write_atomically
 
 KEPT = 2
+SHORTEST = 5.0  # seconds between two checkpoints after evaluations, at least
+TIMES = 100  # the seconds that the last one took
 
 
 class Checkpoint(NamedTuple):
@@ -20,6 +24,28 @@ class Checkpoint(NamedTuple):
 
     folder: Path
     state: dict[str, Any]  # plain values
+
+
+class Pace:
+    """When to save: every ``minutes``, and after an evaluation where a checkpoint costs at most a
+    hundredth of the time since the last one."""
+
+    def __init__(self, minutes: float) -> None:
+        self.longest, self.shortest = 60 * minutes, SHORTEST
+        self.last = time.monotonic()
+
+    def due(self, evaluated: bool) -> bool:
+        """Whether it is time, and whether this is after an evaluation."""
+        limit = min(self.shortest, self.longest) if evaluated else self.longest
+        return time.monotonic() - self.last >= limit
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Around the saving itself."""
+        began = time.monotonic()
+        yield
+        self.last = time.monotonic()
+        self.shortest = max(SHORTEST, TIMES * (self.last - began))
 
 
 def save_checkpoint(run: Path, state: dict[str, Any], write: Callable[[Path], None]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -30,6 +29,7 @@ from grpo_bench.meter.memory import (
 )
 from grpo_bench.meter.schedule import is_due
 from grpo_bench.records import Run
+from grpo_bench.records.checkpoints import Pace
 from grpo_bench.training.baselines import critic_modules
 from grpo_bench.training.checkup import Checkup
 from grpo_bench.training.resume import Counts, can_resume, write_model
@@ -38,7 +38,6 @@ from grpo_envs.task import Split
 # Called with the share of the budget that is spent, and the latest success rate.
 Progress = Callable[[float, float], None]
 Evaluation = Callable[[BaseAlgorithm, Split], dict[str, np.ndarray]]
-SHORTEST = 5.0  # seconds between two checkpoints, at least: they cost milliseconds
 # SB3 logs these as well; the record has them in other columns, or only settings in them.
 NOT_RECORDED = ("time/iterations", "time/time_elapsed", "time/total_timesteps", "time/fps")
 
@@ -72,7 +71,7 @@ class Recorder(BaseCallback):
         self.run, self.play, self.phases, self.progress = run, evaluation, phases, progress
         self.evaluations, self.split, self.test = budget.evaluations, budget.split, budget.test
         self.counts = Counts()
-        self.minutes, self.last_checkpoint = minutes, time.monotonic()
+        self.pace = Pace(minutes)
         self.norms: list[torch.Tensor] = []  # of the gradients of an update
         self.checkup: Checkup | None = None  # of an algorithm without a doctor of its own
         self._phase = ExitStack()
@@ -133,15 +132,13 @@ class Recorder(BaseCallback):
 
     def _save_checkpoint(self, evaluated: bool) -> None:
         """Save all that it takes to go on from here, after an evaluation and now and then."""
-        since = time.monotonic() - self.last_checkpoint
-        longest = 60 * self.minutes
-        if since < (min(SHORTEST, longest) if evaluated else longest):
+        if not self.pace.due(evaluated):
             return
         assert isinstance(self.model, GRPO)
         self.counts.seconds = dict(self.phases.seconds)
         self.counts.doctor = vars(self.model.doctor)
-        self.run.save_checkpoint(asdict(self.counts), partial(write_model, self.model))
-        self.last_checkpoint = time.monotonic()
+        with self.pace.saving():
+            self.run.save_checkpoint(asdict(self.counts), partial(write_model, self.model))
 
     # -- what they write --------------------------------------------------------------------------
 

@@ -17,10 +17,9 @@ from support.configs import SHORT_WARMUP, evaluate_few_problems
 
 from grpo_bench import GRPO
 from grpo_bench.config import RunConfig, composed
-from grpo_bench.records import read_manifest
+from grpo_bench.records import checkpoints, read_manifest
 from grpo_bench.records.checkpoints import latest_checkpoint, numbers, save_checkpoint
 from grpo_bench.runs.job import execute
-from grpo_bench.training import recorder
 
 CARTPOLE = ["env=cartpole", "env.evaluation.episodes=3", "budget.transitions=1500"]
 SYNTHETIC = ["env=vlm_synthetic", "env.train.episodes=64", "budget.transitions=1024"]
@@ -51,7 +50,8 @@ class Falling(GRPO):
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(recorder, "SHORTEST", 0.0)
+    monkeypatch.setattr(checkpoints, "SHORTEST", 0.0)
+    monkeypatch.setattr(checkpoints, "TIMES", 0.0)
     for env in ("vlm_synthetic", "arithmetic"):
         evaluate_few_problems(env, monkeypatch)
 
