@@ -30,7 +30,14 @@ from grpo_bench.records.files import (
     remove_leftovers,
     write_atomically,
 )
-from grpo_bench.records.lock import Holder, latest_attempt, make_attempt
+from grpo_bench.records.lock import (
+    EXPIRY,
+    Heartbeat,
+    Holder,
+    attempt_file,
+    latest_attempt,
+    make_attempt,
+)
 from grpo_bench.records.schema import (
     BUDGETS,
     EVAL_SCHEMA,
@@ -112,7 +119,7 @@ def holder(folder: Path) -> Holder | None:
     """
     number, latest = latest_attempt(folder)
     # In this order: once the holder is seen dead, nobody changes the manifest any more.
-    alive = latest is not None and latest.alive()
+    alive = latest is not None and latest.alive(attempt_file(folder, number))
     manifest = read_manifest(folder)
     ended = manifest.attempt == number and manifest.status not in ("planned", "running")
     return latest if alive and not ended else None
@@ -129,13 +136,17 @@ def settle(folder: Path, status: Status, error: str) -> bool:
         False if there was nothing to settle: the run has ended, or its process still lives.
     """
     number, latest = latest_attempt(folder)
-    dead = latest is not None and not latest.alive()
+    dead = latest is not None and not latest.alive(attempt_file(folder, number))
     manifest = read_manifest(folder)
     ended = manifest.attempt == number and manifest.status not in ("planned", "running")
     if not dead or ended or manifest.status == "ok":
         return False
     _end(folder, replace(manifest, attempt=number), status, error, {})
     return True
+
+
+class RunLost(RuntimeError):
+    """Another process has taken a run over, because this one was silent for too long."""
 
 
 class Sink(Protocol):
@@ -167,6 +178,7 @@ class Run:
         self.folder = folder
         self.manifest = manifest
         self.checkpoint = checkpoint
+        self._heartbeat = Heartbeat(folder, manifest.attempt)
         self.extra: dict[str, Any] = {}
         self.sinks: list[Sink] = []
         self._metrics: dict[str, list[Any]] = {name: [] for name in METRIC_SCHEMA.names}
@@ -258,11 +270,20 @@ class Run:
 
         Raises:
             OSError: the disk is full, or the like; what was written before is still whole.
+            RunLost: another process has taken the run over.
         """
+        if self._lost():
+            raise RunLost(
+                f"{self.folder}: another process works on this run, since this one did not answer "
+                f"for {EXPIRY:.0f} seconds"
+            )
         metrics = pa.table(self._metrics, schema=METRIC_SCHEMA)
         evaluations = self._evaluations or [EVAL_SCHEMA.empty_table()]
         write_atomically(self.folder / "metrics.parquet", parquet_bytes(metrics))
         write_atomically(self.folder / "eval.parquet", parquet_bytes(pa.concat_tables(evaluations)))
+
+    def _lost(self) -> bool:
+        return latest_attempt(self.folder)[0] != self.manifest.attempt
 
     def finish(self, status: Status = "ok", error: str | None = None) -> None:
         """Write everything and say how it ended.
@@ -272,11 +293,15 @@ class Run:
             OSError: an ``ok`` run could not be written whole. One that failed is marked so even if
                 its last rows find no room.
         """
+        self._heartbeat.stop()
         if status == "ok":
             self.flush()
         else:
-            with suppress(OSError):
+            with suppress(OSError, RunLost):
                 self.flush()
+        if self._lost():  # the record belongs to the other process
+            self.manifest = replace(self.manifest, status=status)
+            return
         self.manifest = _end(self.folder, self.manifest, status, error, self.extra)
         if status == "ok":
             delete_checkpoints(self.folder)

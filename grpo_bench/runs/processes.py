@@ -26,6 +26,7 @@ from grpo_bench.config import RunConfig
 from grpo_bench.meter.memory import map_pages_of
 from grpo_bench.records import Holder, holder, plan, read_manifest, settle
 from grpo_bench.records.labels import labels
+from grpo_bench.records.lock import EXPIRY
 from grpo_bench.records.texts import printable, reason_of
 from grpo_bench.runs.console import SIGN_OF_LIFE, as_status, make_bars
 from grpo_bench.runs.outcome import Outcome, outcome
@@ -33,6 +34,7 @@ from grpo_bench.runs.stopping import held
 
 LAST_SECONDS = 5.0  # for a process that was told to end
 GLANCE = 0.2  # seconds between two looks at the runs
+LOOK = 1.0  # seconds between two looks at runs elsewhere, which may be on a slow file system
 PRELOAD = [
     *("grpo_bench.runs.job", "grpo_bench.runs.processes", "grpo_bench.runs.sweep"),
     "grpo_bench.runs.door",  # imported by the main module, which each process imports again
@@ -160,7 +162,7 @@ class Sweep:
         self.elsewhere: dict[Path, tuple[Job, TaskID]] = {}  # another process executes it
         self.ended: dict[Path, Outcome] = {}
         self.n_runs = 0
-        self.last_line = time.monotonic()
+        self.last_line = self.last_look = time.monotonic()
         self.bars = make_bars(console)
 
     def __enter__(self) -> Sweep:
@@ -227,8 +229,8 @@ class Sweep:
         bar = self.bars.add_task(f"  {job.name}", total=None, status="runs elsewhere")
         self.elsewhere[folder] = job, bar
         self._print(
-            f"{job.name}: process {other} is executing it, waiting (if that process is "
-            f"gone, delete {folder})"
+            f"{job.name}: process {other} is executing it, waiting (until it ends, or has been "
+            f"silent for {EXPIRY:.0f} s)"
         )
 
     def _watch(self) -> None:
@@ -241,8 +243,10 @@ class Sweep:
                 run.process.kill()
             if not run.process.is_alive():
                 self._end(run)
-        for folder in list(self.elsewhere):
-            self._look(folder)
+        if self.elsewhere and time.monotonic() - self.last_look > LOOK:
+            self.last_look = time.monotonic()
+            for folder in list(self.elsewhere):
+                self._look(folder)
         if not self.console.is_terminal and time.monotonic() - self.last_line > SIGN_OF_LIFE:
             for task in self.bars.tasks[1:]:  # all but the total
                 status = f"{task.percentage:.0f} %, {task.fields['status']}"

@@ -9,6 +9,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,14 +23,18 @@ from grpo_bench.records import (
     RecordError,
     Run,
     claim,
+    holder,
     identity,
+    lock,
     plan,
     read_manifest,
     run_folder,
     settle,
 )
+from grpo_bench.records.files import read_parquet
 from grpo_bench.records.load import load_results
-from grpo_bench.records.lock import latest_attempt
+from grpo_bench.records.lock import EXPIRY, latest_attempt, make_attempt
+from grpo_bench.records.store import RunLost
 
 
 def config(seed=1, algo="grpo", env="vlm", **others):
@@ -311,12 +317,60 @@ def test_which_processes_count_as_alive(tmp_path, changed, taken):
     folder = plan(tmp_path, config())
     take(folder)
     path = folder / "attempt-1.json"
-    holder = json.loads(path.read_text())
+    found = json.loads(path.read_text())
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    other = {"host": "another", "started": holder["started"] - 60, "pid": gone.pid}
-    path.write_text(json.dumps(holder | {changed: other[changed]}))
+    other = {"host": "another", "started": found["started"] - 60, "pid": gone.pid}
+    path.write_text(json.dumps(found | {changed: other[changed]}))
     assert (take(folder) is not None) == taken
+
+
+@pytest.mark.parametrize("elsewhere", [{"host": "another"}, {"place": "another container"}])
+def test_a_run_elsewhere_is_taken_over_when_it_is_silent(tmp_path, elsewhere):
+    """Its process may have a pid that lives here, or none."""
+    folder = plan(tmp_path, config())
+    take(folder).log(1, 1, 0.1, 1, {"a": 1.0})
+    path = folder / "attempt-1.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | elsewhere))
+    assert holder(folder) is not None and take(folder) is None
+    now = time.time()
+    for ago, taken in ((0.9 * EXPIRY, False), (1.1 * EXPIRY, True)):
+        os.utime(path, (now - ago, now - ago))
+        assert (holder(folder) is None) == taken
+    assert take(folder).manifest.attempt == 2
+    assert [file.name for file in folder.glob(".now-*")] == []
+
+
+def test_a_heartbeat_touches_the_file_until_the_run_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT", 0.01)
+    folder = plan(tmp_path, config())
+    run = take(folder)
+    path = folder / "attempt-1.json"
+    for _ in range(3):
+        os.utime(path, (0, 0))
+        until = time.monotonic() + 60
+        while path.stat().st_mtime == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 0
+    run.finish()
+    os.utime(path, (0, 0))
+    time.sleep(0.1)
+    assert path.stat().st_mtime == 0
+
+
+def test_a_run_that_was_taken_over_writes_no_more(tmp_path):
+    """A process that was stopped for longer than that, and goes on."""
+    folder = plan(tmp_path, config())
+    slow = take(folder)
+    slow.log(1, 1, 0.1, 1, {"slow": 1.0})
+    assert make_attempt(folder, 2)
+    quick = Run(folder, replace(slow.manifest, attempt=2))
+    quick.log(1, 1, 0.1, 1, {"quick": 1.0})
+    quick.finish()
+    with pytest.raises(RunLost, match="another process works on this run"), slow:
+        slow.flush()
+    assert read_manifest(folder).attempt == 2 and read_manifest(folder).status == "ok"
+    assert read_parquet(folder / "metrics.parquet")["metric"].to_pylist() == ["quick"]
 
 
 def test_full_disk_leaves_earlier_files_whole(tmp_path, monkeypatch):
