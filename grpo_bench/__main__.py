@@ -13,6 +13,7 @@ PROGRAMS = {
     "plan": "predict the memory of a run on a language model",
     "oracle": "compare every option with the exact gradient on tasks small enough to list",
     "pack": "put a folder of records into a few small files",
+    "audit": "check that every record of a folder is complete, readable and consistent",
 }
 
 

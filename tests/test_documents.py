@@ -25,7 +25,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rgl
 LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)|<img src=\"([^\"]+)\"")
 CALL = r"(?:\.venv/bin/)?(?:python|torchrun --nproc-per-node \d) -m grpo_bench\.(\w+) ?"
 PROGRAMS = re.compile(rf"^ *(?:# )?{CALL}(.*)$|`{CALL}([^`]*)`", re.MULTILINE)
-CONFIGS = {"run": "config"} | {name: name for name in ("tables", "tune", "pack", "plan")}
+CONFIGS = {"run": "config"} | {name: name for name in ("tables", "tune", "pack", "plan", "audit")}
 
 
 def links(text: str) -> list[str]:
