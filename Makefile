@@ -23,7 +23,7 @@ bench: $(READY) ## Compare GRPO and PPO: 3 environments, 3 seeds, then the table
 	$(RUN) -m grpo_bench.run -m seed=1,2,3 results=$(RESULTS)
 
 benchmarks: $(READY) ## Measure speed and memory of the parts (half an hour)
-	set -e; for script in $(filter-out %/comparison.py %/lm_step.py %/lm_critics.py %/lm_memory.py %/gpu.py,$(wildcard benchmarks/[a-z]*.py)); do \
+	set -e; for script in $(filter-out %/comparison.py %/lm_step.py %/lm_critics.py %/lm_memory.py %/gpu.py %/kills.py,$(wildcard benchmarks/[a-z]*.py)); do \
 	  echo "== $$script"; $(RUN) $$script; done
 
 clean: ## Remove environments, build outputs and caches; keep the records
