@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from safetensors.torch import load_file
+from support.configs import evaluate_few_problems
 
 from grpo_bench.config import RunConfig, composed
 from grpo_bench.records import checkpoints, read_manifest
@@ -27,6 +28,7 @@ KINDS = {
 def _often(monkeypatch):
     monkeypatch.setattr(checkpoints, "SHORTEST", 0.0)
     monkeypatch.setattr(checkpoints, "TIMES", 0.0)
+    evaluate_few_problems("arithmetic", monkeypatch)
 
 
 def config(results: Path, *words: str) -> RunConfig:
